@@ -1,0 +1,1 @@
+"""FedGMI: mixture-of-experts federated learning whose every aggregation is secure."""
