@@ -1,20 +1,37 @@
 """Everything that can go wrong in ``fedgmi_fedml`` and is the user's to put right, as one small tree.
 
-    FedgmiError              one clear message (file, key, value, silo, remedy); the command line exits with ``exit_code``
-    ├── ConfigError          the configuration cannot be used; ``problems`` lists all of them
-    ├── DataError            a data source is missing, unreadable or of the wrong shape or range
-    ├── ModelError           a model cannot be built, or does not fit the data or its weights
-    ├── CheckpointError      saved models or a checkpoint are missing, damaged or of another run
-    └── DeliveryError        a prediction or an export cannot be made from this run
+    FedgmiError                 one clear message (file, key, value, silo, remedy); the command line exits with ``exit_code``
+    ├── ConfigError             the configuration cannot be used; ``problems`` lists all of them
+    ├── DataError               a data source is missing, unreadable or of the wrong shape
+    │   └── RangeError          values outside what the likelihood can describe; names the range found
+    ├── ModelError              a model cannot be built, or does not fit the data or its weights
+    ├── CheckpointError         saved models or a checkpoint are missing, damaged or of another run
+    ├── DeliveryError           a prediction or an export cannot be made from this run
+    └── RunError                a run could not go on
+        ├── RunEndedEarly       the run stopped itself, with a reason; ``folder`` holds what was reached
+        └── Interrupted         stopped from outside; ``folder`` can be resumed; exit code 130
 
-Messages stay on the machine where they are raised. Whatever leaves a silo goes through ``telemetry`` instead.
+Errors of ``secure`` have a tree of their own (``secure.errors``). Messages stay on the machine where they are raised.
+Whatever leaves a silo goes through ``telemetry`` instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-__all__ = ["CheckpointError", "ConfigError", "DataError", "DeliveryError", "FedgmiError", "ModelError"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DeliveryError",
+    "FedgmiError",
+    "Interrupted",
+    "ModelError",
+    "RangeError",
+    "RunEndedEarly",
+    "RunError",
+]
 
 
 class FedgmiError(Exception):
@@ -33,11 +50,23 @@ class ConfigError(FedgmiError):
 
     def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.problems = tuple(problems)
+        self.problems = tuple(problems) or (message,)
+
+    @classmethod
+    def collected(cls, problems: Sequence[str], source: str) -> ConfigError:
+        """All ``problems`` in one message that starts with ``source`` (a file, or other origin)."""
+        if len(problems) == 1:
+            return cls(f"{source}: {problems[0]}", problems)
+        listing = "\n".join(f"  - {problem}" for problem in problems)
+        return cls(f"{source}: {len(problems)} problems\n{listing}", problems)
 
 
 class DataError(FedgmiError):
-    """A data source is missing, unreadable or of the wrong shape or range."""
+    """A data source is missing, unreadable or of the wrong shape."""
+
+
+class RangeError(DataError):
+    """Values lie outside what the chosen likelihood can describe; the message names the range found."""
 
 
 class ModelError(FedgmiError):
@@ -50,3 +79,36 @@ class CheckpointError(FedgmiError):
 
 class DeliveryError(FedgmiError):
     """A prediction or an export cannot be made from this run."""
+
+
+class RunError(FedgmiError):
+    """A run could not go on."""
+
+
+class RunEndedEarly(RunError):
+    """The run stopped itself before its last round.
+
+    Args:
+        reason: why, in words a user can act on.
+        folder: the run's folder, or ``None`` where nothing was written.
+    """
+
+    def __init__(self, reason: str, folder: Path | None = None) -> None:
+        super().__init__(reason)
+        self.folder = folder
+
+
+class Interrupted(RunError):
+    """The run was stopped from outside (Ctrl-C) and can be resumed.
+
+    Args:
+        folder: the run's folder to resume from, or ``None`` where nothing was written yet.
+        progress: where it stopped, in words, e.g. ``"after round 3 of 10"``.
+    """
+
+    exit_code = 130
+
+    def __init__(self, folder: Path | None = None, progress: str = "") -> None:
+        super().__init__("interrupted" + (f" {progress}" if progress else ""))
+        self.folder = folder
+        self.progress = progress
