@@ -1,0 +1,131 @@
+"""The nouns of the data package: a source's pool, one silo's data, a whole federation."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedgmi_fedml.shapes import DataShape
+
+Array = npt.NDArray[np.generic]
+Rows = npt.NDArray[np.int64]
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done and how much there is in all."""
+
+PARTS = ("train", "val", "test")
+
+
+def stream(seed: int, purpose: str) -> np.random.Generator:
+    """Independent random generator for one purpose of one run; equal arguments give equal streams everywhere."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),)))
+
+
+@dataclass(frozen=True)
+class PoolPart:
+    """One part (training, validation or test) of a source, as row numbers into an array that parts may share.
+
+    ``x`` is kept in its stored type (usually uint8); ``rows`` are int64 rows of ``x``; ``y`` (int64) and ``groups``
+    are aligned with ``rows``. ``columns`` holds further per-row columns by name, for ``where`` of a component.
+    """
+
+    x: Array
+    rows: Rows
+    y: Rows
+    groups: Array | None = None
+    columns: Mapping[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Everything one source holds, before it is shared out among silos or split.
+
+    Attributes:
+        origin: file, folder or data set, for messages.
+        parts: ``"train"`` always, ``"val"`` and ``"test"`` where the source has them.
+        class_names: one name per class, in order of the labels.
+        scale: stored values are divided by it to reach [0, 1]; 1 for values that are used as they are.
+        layout: ``"hw"``, ``"hwc"``, ``"chw"`` (stored order of an image's axes) or ``"table"``.
+        value_range: ``"unit"`` or ``"real"``, see ``DataShape``.
+        used, skipped: files (or rows) read, and left out as unreadable.
+    """
+
+    origin: str
+    parts: Mapping[str, PoolPart]
+    class_names: tuple[str, ...]
+    scale: float
+    layout: str
+    value_range: str = "unit"
+    used: int = 0
+    skipped: int = 0
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of a sample as the models see it: (C, H, W) or (F,)."""
+        stored = tuple(int(side) for side in self.parts["train"].x.shape[1:])
+        if self.layout == "hw":
+            return (1, *stored)
+        if self.layout == "hwc":
+            return (stored[2], stored[0], stored[1])
+        return stored
+
+    def images(self, part: str, index: Rows) -> npt.NDArray[np.float32]:
+        """Samples ``index`` (positions within the part) as float32 (n, C, H, W) in [0, 1], or (n, F)."""
+        source = self.parts[part]
+        values = source.x[source.rows[index]].astype(np.float32)
+        if self.scale != 1:
+            values /= np.float32(self.scale)
+        if self.layout == "hw":
+            return values[:, None]
+        if self.layout == "hwc":
+            return np.ascontiguousarray(values.transpose(0, 3, 1, 2))
+        return values
+
+
+@dataclass
+class SiloData:
+    """One silo's data. Images are float32 (n, C, H, W) in [0, 1]; tables float32 (n, F), standardised; labels int64 (n,).
+
+    ``true_component_*`` (int64 (n,)) exist in simulations only. ``skipped`` counts unreadable files out of
+    ``used + skipped``. A silo may be empty: it then takes part with zero weight.
+    """
+
+    name: str
+    x_train: torch.Tensor
+    y_train: torch.Tensor
+    x_val: torch.Tensor
+    y_val: torch.Tensor
+    x_test: torch.Tensor
+    y_test: torch.Tensor
+    true_component_train: torch.Tensor | None = None
+    true_component_val: torch.Tensor | None = None
+    true_component_test: torch.Tensor | None = None
+    skipped: int = 0
+    used: int = 0
+
+    def part(self, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Samples, labels and true components of part ``"train"``, ``"val"`` or ``"test"``."""
+        return getattr(self, f"x_{name}"), getattr(self, f"y_{name}"), getattr(self, f"true_component_{name}")
+
+
+@dataclass
+class Federation:
+    """All silos of a simulation and what they share.
+
+    ``true_alpha`` (N, M') float64 is the share of each true component among a silo's *training* samples; ``None``
+    where there is no ground truth. M' may differ from the number of components that are learnt.
+    """
+
+    shape: DataShape
+    class_names: tuple[str, ...]
+    silos: list[SiloData]
+    true_alpha: npt.NDArray[np.float64] | None = None
+    component_names: tuple[str, ...] = ()
+    origin: str = ""
