@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, WrapValidator
+from pydantic_core import PydanticCustomError
 
-FACTORY = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 """``package.module:factory``, the import path of a user's own model."""
 
 
 class Section(BaseModel):
     """One mapping of the configuration. Values keep their YAML type: no text for numbers, no 1 for true."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=False, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def nearest(word: str, valid: Sequence[str]) -> str | None:
@@ -27,37 +28,57 @@ def nearest(word: str, valid: Sequence[str]) -> str | None:
 
 
 def suggestion(word: str, valid: Sequence[str]) -> str:
-    """``did you mean "x"? valid: …`` for an enumeration, without the question where nothing is close."""
+    """``did you mean "x"? Valid: …``, without the question where nothing is close."""
     close = nearest(word, valid)
     question = f'did you mean "{close}"? ' if close else ""
-    return f"{question}valid: {', '.join(valid)}"
+    return f"{question}Valid: {', '.join(valid)}"
 
 
-def one_of(valid: Sequence[str], factory: bool = False) -> Callable[[str], str]:
-    """Validator of a name among ``valid``; with ``factory`` an import path ``package.module:factory`` will do too."""
+def expected(what: str) -> WrapValidator:
+    """One sentence in place of a union's list of failures: ``must be <what>``."""
+
+    def check(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError("expected", "must be {what}", {"what": what}) from None
+
+    return WrapValidator(check)
+
+
+def named_or_factory(valid: Sequence[str]) -> Any:
+    """Metadata for a ``str`` that is one of ``valid`` or the import path of a user's own factory."""
 
     def check(value: str) -> str:
-        if value in valid or (factory and FACTORY.match(value)):
+        if value in valid or FACTORY.fullmatch(value):
             return value
-        more = ", or package.module:factory for your own" if factory else ""
-        raise ValueError(f'"{value}" is not known: {suggestion(value, valid)}{more}')
+        hint = suggestion(value, valid)
+        raise PydanticCustomError(
+            "unknown_name", "is not known: {hint}, or package.module:factory for your own", {"hint": hint}
+        )
 
-    return check
+    return AfterValidator(check)
 
 
-def choice(valid: Sequence[str], factory: bool = False) -> Any:
-    """Annotated ``str`` type whose values are ``valid`` (and, with ``factory``, import paths)."""
-    schema: dict[str, Any] = {"enum": list(valid)}
-    if factory:
-        schema = {"anyOf": [{"enum": list(valid)}, {"pattern": FACTORY.pattern}]}
-    return Annotated[str, AfterValidator(one_of(valid, factory)), Field(json_schema_extra=schema)]
+def name_schema(valid: Sequence[str]) -> WithJsonSchema:
+    """JSON schema of ``named_or_factory``."""
+    return WithJsonSchema({"anyOf": [{"enum": list(valid)}, {"type": "string", "pattern": f"^{FACTORY.pattern}$"}]})
 
+
+Lax = Field(strict=False)
+"""YAML has lists only; this lets one become a tuple."""
 
 Count = Annotated[int, Field(ge=1)]
 """A whole number, at least one."""
+
 Natural = Annotated[int, Field(ge=0)]
 """A whole number, zero allowed."""
+
 Positive = Annotated[float, Field(gt=0)]
+"""A number above zero."""
+
 NonNegative = Annotated[float, Field(ge=0)]
+"""A number, zero or more."""
+
 Share = Annotated[float, Field(ge=0, lt=1)]
-"""A share of a whole, 0 … below 1."""
+"""A share of a whole, from 0 to below 1."""

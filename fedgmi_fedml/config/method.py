@@ -6,55 +6,59 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Count, Natural, NonNegative, Positive, Section, choice
+from .base import Count, Lax, Natural, NonNegative, Positive, Section, expected
 
-SCORES = ("elbo", "reconstruction", "iwae")
-SECURE_BACKENDS = ("masked", "none", "homomorphic")
+Score = Literal["elbo", "reconstruction", "iwae"]
+SecureBackend = Literal["masked", "none", "homomorphic"]
 
 
 class Affinity(Section):
     """How one sample is scored against the components."""
 
-    score: choice(SCORES) = Field("elbo", description="Loss under a VAE that stands in for −log p(x), nats.")
-    iwae_samples: Count = Field(8, description="iwae: importance samples.")
-    temperature: Positive | Literal["auto"] = Field(
-        1.0, description="Divides the scores; auto fits it each round from securely summed statistics."
+    score: Score = Field(default="elbo", description="Loss under a VAE that stands in for −log p(x), nats.")
+    iwae_samples: Count = Field(default=8, description="iwae: importance samples.")
+    temperature: Annotated[Positive | Literal["auto"], expected("a number above 0, or auto")] = Field(
+        default=1.0, description="Divides the scores; auto fits it each round from securely summed statistics."
     )
-    offset: bool = Field(False, description="Subtract each component's pooled mean score (a secure sum).")
-    proportions: choice(("soft", "hard")) = Field(
-        "soft", description="Mixture proportions from mean responsibilities, or from the assigned share."
+    offset: bool = Field(default=False, description="Subtract each component's pooled mean score (a secure sum).")
+    proportions: Literal["soft", "hard"] = Field(
+        default="soft", description="Mixture proportions from mean responsibilities, or from the assigned share."
     )
 
 
 class Initialisation(Section):
     """Phases A–C: candidates from cohorts, greedy selection, annealed warm-up."""
 
-    candidates: Count | None = Field(None, description="Candidate VAEs; null: three a component.")
-    cohort_size: Count = Field(4, description="Silos of one disjoint cohort; at least the gate.")
-    candidate_rounds: Count = Field(3, description="Rounds that each cohort trains its candidate.")
-    candidate_epochs: Count = Field(2, description="Local epochs of one such round.")
-    kl_samples: Count = Field(256, description="Decoded samples of each candidate for the pairwise divergence.")
-    selection: choice(("greedy", "random")) = Field("greedy", description="How M of the candidates are chosen.")
-    warmup_rounds: Natural = Field(12, description="Rounds on whole silos before any sample is partitioned.")
-    warmup_epochs: Count = Field(1, description="Local epochs of one such round.")
-    warmup_beta: Annotated[tuple[NonNegative, NonNegative], Field(strict=False)] = Field(
-        (1.0, 2.0), description="[b0, b1]: sharpness of warm-up round r is b0 + b1·r."
+    candidates: Count | None = Field(default=None, description="Candidate VAEs; null: three a component.")
+    cohort_size: Count = Field(default=4, description="Silos of one disjoint cohort; at least the gate.")
+    candidate_rounds: Count = Field(default=3, description="Rounds that each cohort trains its candidate.")
+    candidate_epochs: Count = Field(default=2, description="Local epochs of one such round.")
+    kl_samples: Count = Field(default=256, description="Decoded samples of each candidate for the pairwise divergence.")
+    selection: Literal["greedy", "random"] = Field(default="greedy", description="How M of the candidates are chosen.")
+    warmup_rounds: Natural = Field(default=12, description="Rounds on whole silos before any sample is partitioned.")
+    warmup_epochs: Count = Field(default=1, description="Local epochs of one such round.")
+    warmup_beta: Annotated[tuple[NonNegative, NonNegative], Lax] = Field(
+        default=(1.0, 2.0), description="[b0, b1]: sharpness of warm-up round r is b0 + b1·r."
     )
     weight_floor: float = Field(
-        0.05, ge=0, lt=1, description="A silo trains only the VAEs whose warm-up weight reaches this."
+        default=0.05, ge=0, lt=1, description="A silo trains only the VAEs whose warm-up weight reaches this."
     )
-    common_start: bool = Field(False, description="Start all candidates from one VAE trained on everybody's data.")
+    common_start: bool = Field(
+        default=False, description="Start all candidates from one VAE trained on everybody's data."
+    )
 
 
 class RulesArgs(Section):
     """What every silo insists on (secure-aggregation.md). Nothing weaker is ever used instead."""
 
-    colluders: Natural = Field(1, description="Silos assumed to side with the server.")
-    max_drops: Natural = Field(1, description="Silos that may vanish in the protocol without losing the round.")
-    min_contributors: int = Field(4, ge=2, description="Holders a component needs before its sum is released.")
-    min_samples: Natural = Field(8, description="Sample counts below this count as zero, samples.")
-    w_max: float = Field(0.5, gt=0, le=1, description="Largest share of a component's weight one silo may have.")
-    verified_sums: bool = Field(False, description="Uploads carry two tags that let silos check the sum.")
+    colluders: Natural = Field(default=1, description="Silos assumed to side with the server.")
+    max_drops: Natural = Field(default=1, description="Silos that may vanish in the protocol without losing the round.")
+    min_contributors: int = Field(default=4, ge=2, description="Holders a component needs before its sum is released.")
+    min_samples: Natural = Field(default=8, description="Sample counts below this count as zero, samples.")
+    w_max: float = Field(
+        default=0.5, gt=0, le=1, description="Largest share of a component's weight one silo may have."
+    )
+    verified_sums: bool = Field(default=False, description="Uploads carry two tags that let silos check the sum.")
 
     @property
     def gate(self) -> int:
@@ -65,34 +69,36 @@ class RulesArgs(Section):
 class Deadlines(Section):
     """How long the server waits for silos, seconds."""
 
-    join: Positive = Field(120.0, description="For silos to join the run, seconds.")
-    ready: Positive = Field(600.0, description="For silos to have trained, seconds.")
-    step: Positive = Field(30.0, description="For one step of the protocol, seconds.")
-    upload: Positive = Field(120.0, description="For one upload, seconds.")
+    join: Positive = Field(default=120.0, description="For silos to join the run, seconds.")
+    ready: Positive = Field(default=600.0, description="For silos to have trained, seconds.")
+    step: Positive = Field(default=30.0, description="For one step of the protocol, seconds.")
+    upload: Positive = Field(default=120.0, description="For one upload, seconds.")
 
 
 class SecureArgs(Section):
     """Secure aggregation."""
 
-    backend: choice(SECURE_BACKENDS) = Field(
-        "masked", description="Data plane. none protects nothing: for measurement only, named by every party."
+    backend: SecureBackend = Field(
+        default="masked", description="Data plane. none protects nothing: for measurement only, named by every party."
     )
-    rules: RulesArgs = Field(RulesArgs(), description="What every silo insists on.")
-    clip: Positive = Field(8.0, description="Largest weighted change of a parameter; same unit as the parameters.")
-    piece_bytes: int = Field(1 << 20, ge=4096, le=1 << 26, description="One authenticated upload piece, bytes.")
-    deadlines: Deadlines = Field(Deadlines(), description="How long the server waits, seconds.")
-    cohort_nonces: choice(("seed", "system")) = Field(
-        "seed", description="What draws cohorts: the seed (repeatable), or system randomness (deployments)."
+    rules: RulesArgs = Field(default=RulesArgs(), description="What every silo insists on.")
+    clip: Positive = Field(
+        default=8.0, description="Largest weighted change of a parameter; same unit as the parameters."
+    )
+    piece_bytes: int = Field(default=1 << 20, ge=4096, le=1 << 26, description="One authenticated upload piece, bytes.")
+    deadlines: Deadlines = Field(default=Deadlines(), description="How long the server waits, seconds.")
+    cohort_nonces: Literal["seed", "system"] = Field(
+        default="seed", description="What draws cohorts: the seed (repeatable), or system randomness (deployments)."
     )
 
 
 class FedgmiArgs(Section):
     """The algorithm's own settings."""
 
-    components: Count = Field(2, description="Number of components M: VAEs and experts.")
-    affinity: Affinity = Field(Affinity(), description="How one sample is scored against the components.")
-    initialisation: Initialisation = Field(Initialisation(), description="Candidates, selection, warm-up.")
-    secure: SecureArgs = Field(SecureArgs(), description="Secure aggregation.")
+    components: Count = Field(default=2, description="Number of components M: VAEs and experts.")
+    affinity: Affinity = Field(default=Affinity(), description="How one sample is scored against the components.")
+    initialisation: Initialisation = Field(default=Initialisation(), description="Candidates, selection, warm-up.")
+    secure: SecureArgs = Field(default=SecureArgs(), description="Secure aggregation.")
 
     @property
     def candidate_count(self) -> int:
