@@ -124,10 +124,11 @@ def test_death_at_any_step_leaves_the_old_or_the_new(tmp_path: Path, already_the
     assert outcomes == ({"old", "new"} if already_there else {"nothing", "new"})
 
 
+@pytest.mark.slow
 def test_death_during_the_repair_of_an_interrupted_save(tmp_path: Path) -> None:
     """A second crash, while the first one's leftovers are put in order, still loses nothing."""
     steps = 0
-    while dies_at(steps, lambda: save_models(tmp_path / f"count{steps}", models(1), {})):
+    while dies_at(steps, lambda steps=steps: save_models(tmp_path / f"count{steps}", models(1), {})):
         steps += 1
     for first in range(steps + 3):
         for second in range(6):
@@ -258,6 +259,7 @@ def test_the_last_two_rounds_stay_across_phases_and_are_found_by_their_state(tmp
     assert keeper.find("warmup9") is None
 
 
+@pytest.mark.slow
 def test_death_at_any_step_of_a_checkpoint_leaves_a_whole_round(tmp_path: Path) -> None:
     for step in range(200):
         keeper = Checkpointer(tmp_path / str(step))
