@@ -231,7 +231,7 @@ def train_expert(
 def expert_predictions(
     expert: nn.Module, state: Mapping[str, torch.Tensor] | None, x: torch.Tensor, batch: int = 500
 ) -> torch.Tensor:
-    """Class probabilities of one expert, float32 (B, classes) on the CPU; without a ``state``, of its present weights."""
+    """Class probabilities of one expert, float32 (B, classes) on the CPU; ``state`` is loaded first where given."""
     if state is not None:
         load_state(expert, state)
     device = next(expert.parameters()).device

@@ -4,11 +4,12 @@ Everything that leaves this room is either an ``nn.Module`` or a plain ``Ordered
 """
 
 from fedgmi_fedml.models.experts import build_expert, make_expert
-from fedgmi_fedml.models.states import State, VaeBank, export_state, load_state, parameter_count
+from fedgmi_fedml.models.states import Bank, State, VaeBank, export_state, load_state, parameter_count
 from fedgmi_fedml.models.vaes import Vae, build_vae, make_vae
 from fedgmi_fedml.shapes import DataShape
 
 __all__ = [
+    "Bank",
     "DataShape",
     "State",
     "Vae",

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from fedgmi_fedml.errors import ModelError
 
-if TYPE_CHECKING:
-    from fedgmi_fedml.models.vaes import Vae
-
-__all__ = ["State", "VaeBank", "export_state", "load_state", "parameter_count", "strip_prefix"]
+__all__ = ["Bank", "State", "VaeBank", "export_state", "load_state", "parameter_count", "strip_prefix"]
 
 State = OrderedDict[str, torch.Tensor]
 """Name → float32 CPU tensor, in the module's own order. Integer and boolean buffers are not in it: they stay local."""
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _PREFIX = "module."
 
@@ -74,22 +73,26 @@ def parameter_count(module: nn.Module) -> int:
     return sum(value.numel() for value in _floating(module).values())
 
 
-class VaeBank(Sequence["Vae"]):
-    """M VAEs that share one module instance: ``bank[j]`` loads state j into it and returns it.
+class Bank(Sequence[ModuleT]):
+    """M models that share one module instance: ``bank[j]`` loads state j into it and returns it.
 
     One model at a time is valid: the previous one is overwritten. Saves memory and the time to build modules.
     """
 
-    def __init__(self, vae: Vae, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
-        self._vae = vae
+    def __init__(self, module: ModuleT, states: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        self._module = module
         self._states = tuple(states)
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def __getitem__(self, index: int) -> Vae:  # type: ignore[override]
-        load_state(self._vae, self._states[index])
-        return self._vae
+    def __getitem__(self, index: int) -> ModuleT:  # type: ignore[override]
+        load_state(self._module, self._states[index])
+        return self._module
 
-    def __iter__(self) -> Iterator[Vae]:
+    def __iter__(self) -> Iterator[ModuleT]:
         return (self[index] for index in range(len(self)))
+
+
+VaeBank = Bank
+"""A ``Bank`` of VAEs."""

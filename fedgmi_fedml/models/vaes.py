@@ -27,7 +27,7 @@ LIKELIHOODS = ("bernoulli", "gaussian")
 
 
 def standard_normal(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    """Standard normal noise of ``like``'s shape, drawn on the generator's device: a CPU seed then rules every device."""
+    """Standard normal noise of ``like``'s shape, drawn on the generator's device: a CPU seed rules every device."""
     if generator is None:
         return torch.randn_like(like)
     noise = torch.randn(like.shape, generator=generator, device=generator.device, dtype=torch.float32)
