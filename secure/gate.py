@@ -1,0 +1,204 @@
+"""Who may be summed: size classes, the component gate, capped shares, and what K silos can afford.
+
+Feasibility for K silos on the complete graph (secure-aggregation.md): quorum q = ⌊2K/3⌋ + 1, threshold t = q.
+
+* 2q > K + c: two quorums share an honest silo, so a lying server cannot get two survivor sets signed.
+* drops ≤ K − q: the quorum must survive.
+* drops + c + 2 ≤ K: otherwise the gate could never open.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from secure.errors import InputError
+from secure.types import Rules
+
+MIN_SILOS = 3
+MAX_SILOS = 128
+
+GRID_RATIO = 1.5
+MAX_CLASS = 1 << 40
+"""Largest size class: 10^12 samples in one silo."""
+
+
+@lru_cache(maxsize=64)
+def _grid(base: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Classes base · 1.5^k, rounded half up in integers, and the borders between them (geometric means)."""
+    classes, power = [base], 0
+    while classes[-1] < MAX_CLASS:
+        power += 1
+        value = (2 * base * 3**power + 2**power) // (2 * 2**power)
+        if value > classes[-1]:  # at base 1 the first steps round to the same number
+            classes.append(min(value, MAX_CLASS))
+    borders = tuple(math.sqrt(low * high) for low, high in zip(classes, classes[1:]))
+    return tuple(classes), borders
+
+
+def size_class(n: float, min_samples: int) -> int:
+    """Sample count (or responsibility times count) rounded to a geometric grid: min_samples · 1.5^k, as an integer.
+
+    Rounding is to the nearest class by ratio. Square roots and comparisons are exact to the last bit under IEEE 754,
+    so every party and the oracle get the same integer.
+
+    Args:
+        n: exact count, ≥ 0.
+        min_samples: counts below it are class 0 (at least 1 is used).
+
+    Raises:
+        InputError: negative, NaN or larger than 2^40.
+    """
+    if not 0 <= n <= MAX_CLASS:
+        raise InputError("a sample count must lie in 0 … 2^40")
+    base = max(1, int(min_samples))
+    if n < base:
+        return 0
+    classes, borders = _grid(base)
+    return classes[bisect_right(borders, n)]
+
+
+def size_classes(samples: Sequence[float], min_samples: int) -> tuple[int, ...]:
+    """``size_class`` of each component."""
+    return tuple(size_class(n, min_samples) for n in samples)
+
+
+def weight_width(cohort_size: int) -> int:
+    """Bits of a sum of size classes over the cohort, for ``shamir.pack_totals``."""
+    return (MAX_CLASS * cohort_size).bit_length()
+
+
+def holder_width(cohort_size: int) -> int:
+    """Bits of a number of holders, for ``shamir.pack_totals``."""
+    return max(1, cohort_size.bit_length())
+
+
+def open_components(holders: Sequence[int], rules: Rules) -> tuple[bool, ...]:
+    """Component j is open iff its holders H^j reach max(min_contributors, max_drops + c + 2)."""
+    gate = rules.gate()
+    return tuple(count >= gate for count in holders)
+
+
+def capped_share(own_class: int, total: float, w_max: float) -> float:
+    """This silo's weight: min(class / N^j, w_max); zero when it holds nothing.
+
+    Shares of a cohort add up to at most one. Capped weight is not handed to others: the step gets shorter instead.
+
+    Raises:
+        InputError: w_max outside (0, 1], or a class larger than the total.
+    """
+    if not 0 < w_max <= 1:
+        raise InputError("w_max must lie in (0, 1]")
+    if own_class == 0:
+        return 0.0
+    if not 0 < own_class <= total:
+        raise InputError("a silo's size class exceeds the total of its cohort")
+    return min(own_class / total, w_max)
+
+
+@dataclass(frozen=True)
+class Feasible:
+    """What K silos can afford.
+
+    Attributes:
+        silos: K.
+        threshold: t, shares that rebuild a secret; zero when K is refused.
+        quorum: q, signatures that settle a survivor set; zero when K is refused.
+        max_colluders: largest c without drops; −1 when K is refused.
+        max_drops: largest number of drops with one colluder.
+        reason: why K is refused; empty when it is served.
+    """
+
+    silos: int
+    threshold: int
+    quorum: int
+    max_colluders: int
+    max_drops: int
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether this K is served at all."""
+        return not self.reason
+
+
+def feasibility(k: int) -> Feasible:
+    """Threshold, quorum, and the most colluders and drops that K silos can afford."""
+    if k < MIN_SILOS:
+        return Feasible(k, 0, 0, -1, 0, f"{k} silos: with fewer than {MIN_SILOS} a sum shows each silo's update")
+    if k > MAX_SILOS:
+        return Feasible(k, 0, 0, -1, 0, f"{k} silos: the complete graph of pairwise masks ends at {MAX_SILOS}")
+    quorum = 2 * k // 3 + 1
+    colluders = min(2 * quorum - k - 1, k - 2)
+    drops = max(0, min(k - quorum, k - 3))
+    return Feasible(k, quorum, quorum, colluders, drops)
+
+
+def infeasible(k: int, rules: Rules) -> list[str]:
+    """Every reason why K silos cannot keep these rules; empty when they can."""
+    case = feasibility(k)
+    if not case.ok:
+        return [case.reason]
+    problems = _odd_values(rules)
+    most = 2 * case.quorum - k - 1
+    if rules.colluders > most:
+        problems.append(f"{k} silos withstand at most {most} colluders (2q > K + c, q = {case.quorum})")
+    if rules.max_drops > k - case.quorum:
+        problems.append(f"{k} silos survive at most {k - case.quorum} drops (quorum {case.quorum})")
+    if rules.gate() > k:
+        problems.append(
+            f"{k} silos never reach the gate of {rules.gate()} holders: max(min_contributors, max_drops + colluders + 2)"
+        )
+    return problems
+
+
+def _odd_values(rules: Rules) -> list[str]:
+    """Rules that make no sense for any K."""
+    problems = []
+    if rules.colluders < 0 or rules.max_drops < 0:
+        problems.append("colluders and max_drops must not be negative")
+    if rules.min_contributors < 2:
+        problems.append("min_contributors must be at least 2: a sum over one silo is its update")
+    if rules.min_samples < 1:
+        problems.append("min_samples must be at least 1")
+    if not 0 < rules.w_max <= 1:
+        problems.append("w_max must lie in (0, 1]")
+    return problems
+
+
+def check_feasible(k: int, rules: Rules) -> None:
+    """Raise with every reason why K silos cannot keep these rules.
+
+    Raises:
+        InputError: see ``infeasible``.
+    """
+    problems = infeasible(k, rules)
+    if problems:
+        raise InputError("; ".join(problems))
+
+
+def void_quorum(k: int, colluders: int) -> int:
+    """Silos that must sign "no share released, state erased" before a survivor set is forgotten: K − t + c + 1.
+
+    The K − v silos that did not sign may have released a share, and c of the signers may lie: v is the smallest number
+    with (K − v) + c < t, so that no secret can have been rebuilt.
+    """
+    return k - feasibility(k).threshold + colluders + 1
+
+
+def feasibility_table(sizes: Sequence[int] = (3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 100, 128)) -> str:
+    """The table as text, for ``fedgmi keys show``, the bench and the README.
+
+    ``colluders`` is the most without drops; ``drops`` the most with one colluder.
+    """
+    lines = [f"{'silos':>6} {'t = q':>6} {'colluders':>10} {'drops':>6}"]
+    for k in sizes:
+        case = feasibility(k)
+        if case.ok:
+            lines.append(f"{k:>6} {case.quorum:>6} {case.max_colluders:>10} {case.max_drops:>6}")
+        else:
+            lines.append(f"{k:>6} refused: {case.reason}")
+    return "\n".join(lines)
