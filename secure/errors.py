@@ -4,6 +4,7 @@
     ├── InputError            the caller's own vector, totals or settings cannot be used (raised before masking)
     │   └── CapacityError     the declared lengths, clips or silo counts do not fit the ring
     ├── IdentityError         a key, roster or policy file is missing, unreadable, expired or not signed by the operator
+    ├── JournalError          the silo's journal is damaged or cannot be written
     ├── PolicyRefusal         the server proposed less than this silo's local policy demands
     ├── ProtocolError         a message that the present state does not name, or that fails a check
     │   ├── DecodeError       bytes that are no message of ours
@@ -30,6 +31,10 @@ class CapacityError(InputError):
 
 class IdentityError(SecureError):
     """A key, roster or policy cannot be used."""
+
+
+class JournalError(SecureError):
+    """The journal that outlives a round is damaged, incomplete or cannot be written."""
 
 
 class PolicyRefusal(SecureError):  # noqa: N818 - the protocol's own word
