@@ -9,6 +9,7 @@ Feasibility for K silos on the complete graph (secure-aggregation.md): quorum q 
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ def _grid(base: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         value = (2 * base * 3**power + 2**power) // (2 * 2**power)
         if value > classes[-1]:  # at base 1 the first steps round to the same number
             classes.append(min(value, MAX_CLASS))
-    borders = tuple(math.sqrt(low * high) for low, high in zip(classes, classes[1:]))
+    borders = tuple(math.sqrt(low * high) for low, high in itertools.pairwise(classes))
     return tuple(classes), borders
 
 
@@ -150,7 +151,8 @@ def infeasible(k: int, rules: Rules) -> list[str]:
         problems.append(f"{k} silos survive at most {k - case.quorum} drops (quorum {case.quorum})")
     if rules.gate() > k:
         problems.append(
-            f"{k} silos never reach the gate of {rules.gate()} holders: max(min_contributors, max_drops + colluders + 2)"
+            f"{k} silos never reach the gate of {rules.gate()} holders, "
+            "max(min_contributors, max_drops + colluders + 2)"
         )
     return problems
 

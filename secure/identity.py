@@ -131,7 +131,7 @@ class Identity(_Secretive):
         """Write PKCS #8 PEM, mode 0600, atomically; encrypted when there is a passphrase.
 
         Args:
-            passphrase: ``None`` takes ``FEDGMI_KEY_PASSPHRASE`` when that is set; without either the key is stored bare.
+            passphrase: ``None`` takes ``FEDGMI_KEY_PASSPHRASE`` when that is set; without either the key stays bare.
             replace: whether an existing file may be overwritten.
 
         Raises:

@@ -163,8 +163,8 @@ class Journal:
             last = head["runs"].get(run_id)
             if last is not None and step <= last[:3]:
                 raise PolicyRefusal(
-                    f"session (phase {phase_index}, round {round}, attempt {attempt}) does not follow the last one started "
-                    f"here (phase {last[0]}, round {last[1]}, attempt {last[2]}); a restarted silo waits for the next"
+                    f"session (phase {phase_index}, round {round}, attempt {attempt}) does not follow the last one "
+                    f"started here (phase {last[0]}, round {last[1]}, attempt {last[2]}); a restarted silo waits for the next"
                 )
             head["runs"][run_id] = [*step, group]
             head["bindings"] = len(self._store.bindings())
@@ -257,9 +257,9 @@ class Journal:
             head = self._head()
             seen = head["roster"]
             if version < seen["version"]:
-                raise PolicyRefusal(f"roster version {version} is older than version {seen['version']}, seen here before")
+                raise PolicyRefusal(f"roster version {version} is older than version {seen['version']}, seen before")
             if version == seen["version"] and seen["digest"] != digest.hex():
-                raise PolicyRefusal(f"another roster of version {version} was seen here before; the operator must explain")
+                raise PolicyRefusal(f"another roster of version {version} was seen before; the operator must explain")
             if version > seen["version"]:
                 head["roster"] = {"version": version, "digest": digest.hex()}
                 self._write(_HEAD, head)
@@ -326,6 +326,6 @@ def _check_isolation(sets: Sequence[Sequence[SiloId]], colluders: int) -> None:
         cells[key] = cells.get(key, 0) + 1
     if any(size < smallest for size in cells.values()):
         raise PolicyRefusal(
-            f"together with survivor sets released from these starting models before, this one would isolate fewer than "
-            f"{smallest} silos"
+            "together with survivor sets released from these starting models before, this one would isolate fewer "
+            f"than {smallest} silos"
         )

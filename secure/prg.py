@@ -70,7 +70,7 @@ class MaskStream(_Secretive):
 
 
 def _byte_view(buffer: npt.NDArray[Any] | memoryview | bytearray) -> memoryview:
-    view = memoryview(buffer)
+    view = memoryview(buffer)  # type: ignore[arg-type]  # NumPy 1's stubs do not say that arrays are buffers
     if view.readonly or not view.c_contiguous:
         raise InputError("a mask stream needs a writable, contiguous buffer")
     if view.nbytes == 0:  # an empty view cannot be cast

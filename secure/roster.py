@@ -71,7 +71,14 @@ class Roster:
 
     @classmethod
     def issue(
-        cls, operator: Identity, *, version: int, issued: int, expires: int, silos: Iterable[RosterEntry], server_key: bytes
+        cls,
+        operator: Identity,
+        *,
+        version: int,
+        issued: int,
+        expires: int,
+        silos: Iterable[RosterEntry],
+        server_key: bytes,
     ) -> Roster:
         """Sign a new roster with the operator's key.
 

@@ -93,7 +93,7 @@ def split(secret: int, threshold: int, holders: Sequence[int], random: RandomByt
 
 @lru_cache(maxsize=1024)
 def _weights(holders: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """Lagrange weights of the points ``holders`` for the abscissa ``at``; one inversion for all (Montgomery's trick)."""
+    """Lagrange weights of the points ``holders`` for abscissa ``at``; one inversion for all (Montgomery's trick)."""
     numerators, denominators = [], []
     for own in holders:
         numerator = denominator = 1
@@ -131,7 +131,7 @@ def interpolate(shares: Mapping[int, int], at: int) -> int:
         raise ProtocolError("a share lies outside the field")
     weights = _weights(holders, at)
     # The sum of at most 128 products of two 521-bit numbers: reduced once.
-    return _reduce(sum(weight * shares[holder] for weight, holder in zip(weights, holders)))
+    return _reduce(sum(weight * shares[holder] for weight, holder in zip(weights, holders, strict=True)))
 
 
 def combine(shares: Mapping[int, int]) -> int:
@@ -202,7 +202,7 @@ def pack_totals(values: Sequence[int], widths: Sequence[int]) -> tuple[int, ...]
     if len(values) != len(widths):
         raise InputError(f"{len(values)} totals for {len(widths)} widths")
     packed = [0] * packed_elements(widths)
-    for (element, offset), value, width in zip(_slots(widths), values, widths):
+    for (element, offset), value, width in zip(_slots(widths), values, widths, strict=True):
         if not 0 <= value < 1 << width:
             raise InputError(f"a total does not fit its {width} bits")
         packed[element] |= value << offset
@@ -220,8 +220,10 @@ def unpack_totals(packed: Sequence[int], widths: Sequence[int]) -> tuple[int, ..
     if len(packed) != packed_elements(widths):
         raise ProtocolError("another number of packed totals than declared")
     used = [0] * len(packed)
-    for (element, offset), width in zip(places, widths):
+    for (element, offset), width in zip(places, widths, strict=True):
         used[element] = offset + width
-    if any(not 0 <= value < 1 << bits for value, bits in zip(packed, used)):
+    if any(not 0 <= value < 1 << bits for value, bits in zip(packed, used, strict=True)):
         raise ProtocolError("packed totals exceed their declared widths")
-    return tuple(packed[element] >> offset & (1 << width) - 1 for (element, offset), width in zip(places, widths))
+    return tuple(
+        packed[element] >> offset & (1 << width) - 1 for (element, offset), width in zip(places, widths, strict=True)
+    )
