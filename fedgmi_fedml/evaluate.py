@@ -19,7 +19,6 @@ __all__ = [
     "alpha_drift",
     "area_under_curve",
     "assignment_margins",
-    "effective_components",
     "expert_component_accuracy",
     "match_components",
     "mean_defined",
@@ -134,15 +133,6 @@ def mean_defined(values: Sequence[float]) -> float:
     """Mean of the values that are defined (not NaN); NaN where none is."""
     defined = [value for value in values if not math.isnan(value)]
     return math.fsum(defined) / len(defined) if defined else math.nan
-
-
-def effective_components(weights: Sequence[float]) -> float:
-    """exp of the entropy of the components' shares of all samples: 1 (one takes everything) … M (equal shares)."""
-    total = math.fsum(weights)
-    if total <= 0:
-        return 0.0
-    shares = [weight / total for weight in weights if weight > 0]
-    return math.exp(-math.fsum(share * math.log(share) for share in shares))
 
 
 def assignment_margins(aff: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ def gate_weights(aff: torch.Tensor, gating: str = "mixture") -> torch.Tensor:
 
 
 def expert_probabilities(experts: Iterable[nn.Module], x: torch.Tensor, batch: int = 500) -> torch.Tensor:
-    """Every expert's class probabilities, float32 (M, B, classes). ``experts`` is iterated once (a ``Bank`` will do)."""
+    """Every expert's class probabilities, float32 (M, B, classes). ``experts`` is iterated once (or a ``Bank``)."""
     return torch.stack([expert_predictions(expert, None, x, batch) for expert in experts])
 
 
