@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from secure._files import write_atomic
-from secure.errors import JournalError, PolicyRefusal
+from secure.errors import InputError, JournalError, PolicyRefusal
 from secure.types import SiloId
 
 FORMAT = "fedgmi-journal/1"
@@ -164,7 +164,8 @@ class Journal:
             if last is not None and step <= last[:3]:
                 raise PolicyRefusal(
                     f"session (phase {phase_index}, round {round}, attempt {attempt}) does not follow the last one "
-                    f"started here (phase {last[0]}, round {last[1]}, attempt {last[2]}); a restarted silo waits for the next"
+                    f"started here (phase {last[0]}, round {last[1]}, attempt {last[2]}); "
+                    "a restarted silo waits for the next"
                 )
             head["runs"][run_id] = [*step, group]
             head["bindings"] = len(self._store.bindings())
@@ -276,6 +277,8 @@ class Journal:
         return head
 
     def _binding(self, start_digest: bytes) -> tuple[str, dict[str, Any]]:
+        if len(start_digest) != 32:
+            raise InputError("a digest of starting models has 32 bytes")
         name = f"{_BINDINGS}/{start_digest.hex()}.json"
         if self._store.read(name) is None:
             return name, {"start": start_digest.hex(), "phases": {}}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from secure._files import write_atomic
-from secure.errors import IdentityError
+from secure.errors import IdentityError, PolicyRefusal
 from secure.gate import MAX_SILOS, MIN_SILOS, infeasible
 from secure.identity import fingerprint
 from secure.roster import Roster, iso_time, parse_time
@@ -61,10 +61,10 @@ class Policy:
         """Place of a phase in the schedule, from 0, for the journal's counter.
 
         Raises:
-            IdentityError: not in the schedule.
+            PolicyRefusal: not in the schedule.
         """
         if phase not in self.phases:
-            raise IdentityError(f"phase {phase!r} is not in this silo's schedule: {', '.join(self.phases)}")
+            raise PolicyRefusal(f"phase {phase!r} is not in this silo's schedule: {', '.join(self.phases)}")
         return self.phases.index(phase)
 
     def check(self, params: SessionParams) -> list[str]:
@@ -125,7 +125,7 @@ class Policy:
         if roster.digest() != self.roster_digest:
             raise IdentityError(
                 f"roster version {roster.version} was not accepted here (version {self.roster_version} was); "
-                "review it, then run: fedgmi keys roster accept"
+                "review it, then run: fedgmi keys accept"
             )
 
     def accept(self, roster: Roster, now: float) -> Policy:

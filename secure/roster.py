@@ -6,6 +6,7 @@ Whoever revokes or adds a silo issues a roster with a higher version; each silo'
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -58,6 +59,7 @@ class Roster:
         issued, expires: seconds since 1970, UTC.
         silos: ascending by id.
         server_key, operator_key: Ed25519, 32 bytes.
+        retired: ids of silos that left; they are not given out again.
         signature: by the operator over ``digest()``.
     """
 
@@ -67,6 +69,7 @@ class Roster:
     silos: tuple[RosterEntry, ...]
     server_key: bytes
     operator_key: bytes
+    retired: tuple[SiloId, ...] = ()
     signature: bytes = field(default=b"", repr=False)
 
     @classmethod
@@ -79,6 +82,7 @@ class Roster:
         expires: int,
         silos: Iterable[RosterEntry],
         server_key: bytes,
+        retired: Iterable[SiloId] = (),
     ) -> Roster:
         """Sign a new roster with the operator's key.
 
@@ -86,13 +90,12 @@ class Roster:
             IdentityError: lists everything that is wrong with the entries.
         """
         ordered = tuple(sorted(silos, key=lambda entry: entry.silo_id))
-        draft = cls(version, issued, expires, ordered, server_key, operator.public_key)
+        gone = tuple(sorted(set(retired)))
+        draft = cls(version, issued, expires, ordered, server_key, operator.public_key, gone)
         problems = draft.problems()
         if problems:
             raise IdentityError("roster: " + "; ".join(problems))
-        return cls(
-            version, issued, expires, ordered, server_key, operator.public_key, operator.sign(_LABEL, draft.digest())
-        )
+        return dataclasses.replace(draft, signature=operator.sign(_LABEL, draft.digest()))
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the content, signature aside."""
@@ -108,6 +111,8 @@ class Roster:
             found.append("silo ids must lie in 1 … 65535")
         if sorted(set(ids)) != ids:
             found.append("silo ids must be distinct and ascending")
+        if set(ids) & set(self.retired):
+            found.append("the id of a silo that left must not be given out again")
         names = [entry.name.strip().casefold() for entry in self.silos]
         if len(set(names)) != len(names) or not all(names):
             found.append("silo names must be distinct and not empty")
@@ -122,7 +127,7 @@ class Roster:
 
     @cached_property
     def _digest(self) -> bytes:
-        body = [self.version, self.issued, self.expires, self.server_key, self.operator_key]
+        body = [self.version, self.issued, self.expires, self.server_key, self.operator_key, self.retired]
         entries = [[entry.silo_id, entry.name, entry.organisation, entry.public_key] for entry in self.silos]
         packed: bytes = msgpack.packb([body, entries], use_bin_type=True)
         return hashlib.sha256(frame(FORMAT.encode(), packed)).digest()
@@ -283,15 +288,18 @@ def _document(roster: Roster) -> dict[str, object]:
             {"id": e.silo_id, "name": e.name, "organisation": e.organisation, "public_key": e.public_key.hex()}
             for e in roster.silos
         ],
+        "retired": list(roster.retired),
         "signature": roster.signature.hex(),
     }
 
 
 def _from_document(document: Mapping[str, object]) -> Roster:
     """Strict: exactly the keys of ``_document``, each of its type."""
-    names = {"format", "version", "issued", "expires", "operator_key", "server_key", "silos", "signature"}
-    silos = document["silos"]
-    if set(document) != names or document["format"] != FORMAT or not isinstance(silos, list):
+    names = {"format", "version", "issued", "expires", "operator_key", "server_key", "silos", "retired", "signature"}
+    silos, retired = document["silos"], document["retired"]
+    if set(document) != names or document["format"] != FORMAT:
+        raise ValueError("unknown form")
+    if not isinstance(silos, list) or not isinstance(retired, list):
         raise ValueError("unknown form")
     return Roster(
         version=_whole(document["version"]),
@@ -300,6 +308,7 @@ def _from_document(document: Mapping[str, object]) -> Roster:
         silos=tuple(_entry(item) for item in silos),
         server_key=bytes.fromhex(_text(document["server_key"])),
         operator_key=bytes.fromhex(_text(document["operator_key"])),
+        retired=tuple(_whole(item) for item in retired),
         signature=bytes.fromhex(_text(document["signature"])),
     )
 
