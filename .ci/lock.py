@@ -40,7 +40,8 @@ def resolve(python: str, upgrade: bool) -> tuple[str, dict[str, str]]:
     ).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report)]
+        command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
+        command += ["--report", str(report)]
         if TARGET.exists() and not upgrade:
             command += ["-c", str(TARGET)]
         subprocess.run([*command, f"{ROOT}[all,dev]"], check=True)

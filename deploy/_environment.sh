@@ -53,14 +53,18 @@ find_python() {
         "Without FedML, simulation also works on Python 3.12: see docs/installation.md."
 }
 
+# Whole GB (of 1024^3 bytes) free where the environment goes.
+free_gb() {
+    mkdir -p "$(dirname "$VENV")" || refuse "cannot make the folder that holds $VENV"
+    df -Pk "$(dirname "$VENV")" | awk 'NR == 2 { print int($4 / 1048576) }'
+}
+
 # Refuse to start an install that would fill the disk half-way.
 check_disk() {
-    local free_kb need_kb
-    mkdir -p "$(dirname "$VENV")" || refuse "cannot make the folder that holds $VENV"
-    free_kb="$(df -Pk "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')"
-    need_kb=$((MIN_GB * 1000 * 1000))
-    if [ "${free_kb:-0}" -lt "$need_kb" ]; then
-        refuse "$((free_kb / 1000 / 1000)) GB free for $VENV, and the install needs about $MIN_GB GB" \
+    local free
+    free="$(free_gb)"
+    if [ "$free" -lt "$MIN_GB" ]; then
+        refuse "$free GB free for $VENV, and the install needs about $MIN_GB GB" \
             "Free some space, or put the environment elsewhere: FEDGMI_VENV=/big/disk/fedgmi-venv" \
             "FEDGMI_MIN_GB=0 goes on regardless; docs/installation.md names a way that needs about 2 GB."
     fi
@@ -75,6 +79,21 @@ for name in sys.argv[1:]:
 print(digest.hexdigest())' "$PROJECT_ROOT/pyproject.toml" "$PROJECT_ROOT/deploy/constraints.txt"
 }
 
+# pip keeps every download until all are installed: 3 GB on top of 7, and as much again in its cache. Where there is no
+# room for that, the large packages go in one at a time, so that no more than one download lies on the disk.
+install_large_packages_one_by_one() {
+    local pin pattern
+    say "Little free disk: installing the large packages one at a time."
+    export PIP_NO_CACHE_DIR=1
+    "$ENV_PYTHON" -m pip install "$@" --no-deps torch || return
+    # A build for the CPU alone names no CUDA package, and needs none of the rest.
+    pattern='any("cuda" in r for r in importlib.metadata.requires("torch"))'
+    "$ENV_PYTHON" -c "import importlib.metadata, sys; sys.exit(not $pattern)" || return 0
+    grep -oE '^(nvidia-[a-z0-9-]+|triton)==[^ ;]+' deploy/constraints.txt | while read -r pin; do
+        "$ENV_PYTHON" -m pip install "$@" --no-deps "$pin" || return
+    done
+}
+
 install_project() {
     say "Installing into $VENV (first time: some minutes, about $MIN_GB GB; later starts skip this) …"
     local quiet=(--quiet)
@@ -82,10 +101,13 @@ install_project() {
     # Named relatively and from the project's folder, since pip splits the variable at spaces. The variables, unlike
     # the option -c, also hold in the environments in which pip builds FedML's source packages.
     (
-        cd "$PROJECT_ROOT" &&
-            export PIP_CONSTRAINT=deploy/constraints.txt PIP_BUILD_CONSTRAINT=deploy/constraints.txt &&
-            export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 &&
-            "$ENV_PYTHON" -m pip install ${quiet[@]+"${quiet[@]}"} --editable '.[all,dev]' &&
+        cd "$PROJECT_ROOT" || exit 1
+        export PIP_CONSTRAINT=deploy/constraints.txt PIP_BUILD_CONSTRAINT=deploy/constraints.txt
+        export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_USE_PEP517=1
+        if [ "$(free_gb)" -lt 12 ] && ! "$ENV_PYTHON" -c 'import torch' 2>/dev/null; then
+            install_large_packages_one_by_one ${quiet[@]+"${quiet[@]}"} || exit 1
+        fi
+        "$ENV_PYTHON" -m pip install ${quiet[@]+"${quiet[@]}"} --editable '.[all,dev]' &&
             "$ENV_PYTHON" -m pip check
     ) >&2 || refuse "the install failed; pip's own message is above" \
         "Run the same command again once the cause is gone: what was installed stays."
