@@ -1,6 +1,6 @@
 """Everything that can go wrong in ``fedgmi_fedml`` and is the user's to put right, as one small tree.
 
-    FedgmiError                 one clear message (file, key, value, silo, remedy); the command line exits with ``exit_code``
+    FedgmiError                 one clear message (file, key, value, silo, remedy); ``exit_code`` for the command line
     ├── ConfigError             the configuration cannot be used; ``problems`` lists all of them
     ├── DataError               a data source is missing, unreadable or of the wrong shape
     │   └── RangeError          values outside what the likelihood can describe; names the range found
@@ -85,7 +85,7 @@ class RunError(FedgmiError):
     """A run could not go on."""
 
 
-class RunEndedEarly(RunError):
+class RunEndedEarly(RunError):  # noqa: N818 - says what happened
     """The run stopped itself before its last round.
 
     Args:
@@ -98,7 +98,7 @@ class RunEndedEarly(RunError):
         self.folder = folder
 
 
-class Interrupted(RunError):
+class Interrupted(RunError):  # noqa: N818 - says what happened
     """The run was stopped from outside (Ctrl-C) and can be resumed.
 
     Args:

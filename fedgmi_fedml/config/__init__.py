@@ -6,7 +6,7 @@ told in one ``ConfigError``.
 
 from __future__ import annotations
 
-from .load import load_config
-from .models import Config
+from fedgmi_fedml.config.load import config_folder, config_names, find_config, load_config, parse_config
+from fedgmi_fedml.config.models import Config
 
-__all__ = ["Config", "load_config"]
+__all__ = ["Config", "config_folder", "config_names", "find_config", "load_config", "parse_config"]

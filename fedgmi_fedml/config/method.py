@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Count, Lax, Natural, NonNegative, Positive, Section, expected
+from fedgmi_fedml.config.base import Count, Lax, Natural, NonNegative, Positive, Section, expected
 
 Score = Literal["elbo", "reconstruction", "iwae"]
 SecureBackend = Literal["masked", "none", "homomorphic"]

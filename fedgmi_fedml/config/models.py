@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from .base import Section
-from .method import FedgmiArgs
-from .sections import (
+from fedgmi_fedml.config.agreement import CHANGES_RESULTS, EXCLUDED, digest
+from fedgmi_fedml.config.base import Section
+from fedgmi_fedml.config.method import FedgmiArgs
+from fedgmi_fedml.config.reader import dump_yaml
+from fedgmi_fedml.config.sections import (
     CommArgs,
     CommonArgs,
     DataArgs,
@@ -30,3 +32,15 @@ class Config(Section):
     comm_args: CommArgs = Field(default=CommArgs(), description=CommArgs.__doc__)
     tracking_args: TrackingArgs = Field(default=TrackingArgs(), description=TrackingArgs.__doc__)
     fedgmi_args: FedgmiArgs = Field(default=FedgmiArgs(), description=FedgmiArgs.__doc__)
+
+    def digest(self) -> str:
+        """SHA-256, 64 hex digits, of what must agree between parties; ``agreement.EXCLUDED`` lists what need not."""
+        return digest(self.model_dump(), EXCLUDED)
+
+    def run_digest(self) -> str:
+        """SHA-256, 64 hex digits, of everything that changes a run's results: also the numbers of silos."""
+        return digest(self.model_dump(), set(EXCLUDED) - CHANGES_RESULTS)
+
+    def to_yaml(self) -> str:
+        """The effective configuration, defaults included. Reading it again gives an equal ``Config``."""
+        return dump_yaml(self.model_dump())

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from .base import (
+from fedgmi_fedml.config.base import (
     Count,
     Lax,
     Natural,
@@ -34,6 +34,7 @@ Baseline = Literal["local", "fedavg"]
 Transport = Literal["FEDGMI_GRPC", "GRPC", "MQTT_S3"]
 NamedClasses = Literal["upper", "lower", "digits"]
 
+CACHE_FOLDER = "~/.cache/fedgmi"
 DATASETS: tuple[str, ...] = get_args(Dataset)
 MODELS = ("cnn", "mlp", "resnet18_gn", "resnet18_bn")
 VAES = ("mlp", "conv", "tabular")
@@ -106,7 +107,7 @@ class DataArgs(Section):
 
     dataset: Dataset = Field(default="digits", description="Source of the samples.")
     data_cache_dir: str = Field(
-        default="~/.cache/fedgmi", description="Folder for downloads. ~ and ${VARIABLE} are expanded."
+        default=CACHE_FOLDER, description="Folder for downloads. ~ and ${VARIABLE} are expanded."
     )
     data_path: str | None = Field(
         default=None, description="File or folder of the samples. ~, ${VARIABLE} and ${VARIABLE:-default} are expanded."
