@@ -1,75 +1,149 @@
-"""A configuration into data: the silos of a simulation, or one silo's own."""
+"""Simulation: a configuration into a federation of silos, mixed from one pooled source or read from a file for each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from fedgmi_fedml.data.components import Component, build_components
-from fedgmi_fedml.data.mixtures import proportions
-from fedgmi_fedml.data.records import PARTS, Federation, Pool, Progress, SiloData, stream
-from fedgmi_fedml.data.sources import load_digits, load_npz
-from fedgmi_fedml.data.splits import Draw, largest_that_fits, part_sizes, share_out
-from fedgmi_fedml.shapes import DataShape
+from fedgmi_fedml.data.assemble import Assembler
+from fedgmi_fedml.data.checks import check_likelihood, check_same_shape
+from fedgmi_fedml.data.components import Component, build_components, class_map, where_columns, widen_schema
+from fedgmi_fedml.data.layouts import Mixture, resolve_mixture
+from fedgmi_fedml.data.mixtures import Alpha, proportions
+from fedgmi_fedml.data.natural import natural_plans
+from fedgmi_fedml.data.records import Federation, Pool, Progress, SiloData, stream
+from fedgmi_fedml.data.silo import load_silo, part_shares
+from fedgmi_fedml.data.sources import expand, load_pool, make_request
+from fedgmi_fedml.data.splits import Plan, largest_that_fits, part_sizes, share_out
+from fedgmi_fedml.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from fedgmi_fedml.config import Config
+
+FILE_GROUP = "file"
+"""``silo_mixture.group`` with this value: every file (or folder) under ``data_path`` is one silo."""
 
 
-def _pool(config: Any) -> Pool:
-    data = config.data_args
-    if data.dataset == "digits":
-        return load_digits()
-    return load_npz(Path(data.data_path))
-
-
-def _sizes(config: Any, pool: Pool, components: Sequence[Component], alpha: Any) -> list[dict[str, int]]:
-    data, seed = config.data_args, config.common_args.random_seed
-    shares = (data.validation_share, data.test_share)
-    asked = data.silo_mixture.samples_per_silo
+def _sizes(
+    pool: Pool, components: Sequence[Component], alpha: Alpha, mixture: Mixture, shares: tuple[float, float], seed: int
+) -> list[dict[str, int]]:
+    asked = mixture.samples
     if asked is None:
         train = [largest_that_fits(pool, components, alpha, shares, seed)] * len(alpha)
     elif isinstance(asked, int):
         train = [asked] * len(alpha)
     else:
-        train = [int(n) for n in stream(seed, "sizes").integers(asked[0], asked[1] + 1, len(alpha))]
-    return [part_sizes(n, *shares) for n in train]
+        train = stream(seed, "sizes").integers(asked[0], asked[1] + 1, len(alpha)).tolist()
+    return [part_sizes(int(count), *shares) for count in train]
 
 
-def _fill(pool: Pool, components: Sequence[Component], draws: Sequence[Draw], order: np.random.Generator) -> Any:
-    """Samples, labels and true components of one part of one silo, in random order."""
-    x = np.zeros((sum(len(draw.index) for draw in draws), *pool.sample_shape), dtype=np.float32)
-    y, true = np.zeros(len(x), dtype=np.int64), np.zeros(len(x), dtype=np.int64)
-    places, start = order.permutation(len(x)), 0
-    for draw in draws:
-        at = places[start : start + len(draw.index)]
-        start += len(draw.index)
-        x[at] = components[draw.component].apply(pool.images(draw.source, draw.index))
-        y[at] = pool.parts[draw.source].y[draw.index]
-        true[at] = draw.component
-    return torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(true)
+def _plans(
+    config: Config, pool: Pool, components: Sequence[Component], mixture: Mixture
+) -> tuple[list[Plan], list[str]]:
+    seed, count = config.common_args.random_seed, config.train_args.client_num_in_total
+    shares = part_shares(config)
+    if mixture.kind == "natural":
+        return natural_plans(pool, components, mixture, count, shares, seed)
+    alpha = proportions(mixture, count, len(components), seed)
+    plans = share_out(pool, components, alpha, _sizes(pool, components, alpha, mixture, shares, seed), seed)
+    return plans, [f"silo-{number + 1:03d}" for number in range(count)]
 
 
-def load_federation(config: Any, progress: Progress | None = None) -> Federation:
-    """The silos of a simulation, mixed from one pooled source as ``data_args`` says; deterministic for a seed."""
-    pool = _pool(config)
-    seed = config.common_args.random_seed
-    count = config.train_args.client_num_in_total
-    components = build_components(config.data_args.silo_mixture.components or [], pool)
-    alpha = proportions(config.data_args.silo_mixture, count, len(components), seed)
-    plans = share_out(pool, components, alpha, _sizes(config, pool, components, alpha), seed)
-    silos, true_alpha = [], np.zeros((count, len(components)))
-    for number, plan in enumerate(plans):
-        order = stream(seed, f"order {number}")
-        filled = {part: _fill(pool, components, plan[part], order) for part in PARTS}
-        fields: dict[str, Any] = {}
-        for part, (x, y, true) in filled.items():
-            fields |= {f"x_{part}": x, f"y_{part}": y, f"true_component_{part}": true}
-        silos.append(SiloData(name=f"silo-{number + 1:03d}", **fields))
-        held = np.bincount(filled["train"][2].numpy(), minlength=len(components))
-        true_alpha[number] = held / max(held.sum(), 1)
+def _true_alpha(silos: Sequence[SiloData], components: int) -> Alpha:
+    """Share of each true component among each silo's training samples (N, M'); zero for an empty silo."""
+    alpha = np.zeros((len(silos), components))
+    for number, silo in enumerate(silos):
+        true = silo.true_component_train
+        if true is not None and len(true):
+            alpha[number] = np.bincount(true.numpy(), minlength=components) / len(true)
+    return alpha
+
+
+def _pool(config: Config, mixture: Mixture) -> tuple[Pool, tuple[Component, ...]]:
+    """The source and the components that are made from it."""
+    group = mixture.group if mixture.kind == "natural" else None
+    columns = where_columns(mixture.components) | ({group} if group else frozenset())
+    pool = load_pool(replace(make_request(config), columns=columns, group=group))
+    check_likelihood(pool.shape, config, pool.origin)
+    components = build_components(mixture.components, pool)
+    return widen_schema(pool, components), components
+
+
+def load_federation(config: Config, progress: Progress | None = None) -> Federation:
+    """The silos of a simulation, as ``data_args`` says; deterministic for ``common_args.random_seed``.
+
+    Tables come out raw: sum the silos' ``table_statistics`` (securely) and call ``apply_moments`` for each silo.
+    ``progress`` is called after each silo. Raises ConfigError or DataError naming file, key, silo and remedy.
+    """
+    mixture, notes = resolve_mixture(config)
+    if mixture.kind == "natural" and not mixture.group:
+        raise ConfigError("data_args.silo_mixture.group: kind natural needs the column that says who holds a sample")
+    if mixture.kind == "natural" and mixture.group == FILE_GROUP:
+        return _from_files(config, progress)
+    pool, components = _pool(config, mixture)
+    plans, names = _plans(config, pool, components, mixture)
+    truth = mixture.kind != "natural" or len(components) > 1
+    assembler = Assembler(pool, components, class_map(components, pool))
+    silos = []
+    for number, (plan, name) in enumerate(zip(plans, names, strict=True)):
+        silos.append(assembler.silo(name, plan, stream(config.common_args.random_seed, f"order {number}"), truth))
         if progress is not None:
-            progress("preparing silos", number + 1, count)
-    shape = DataShape(pool.sample_shape, len(pool.class_names), pool.value_range)
-    return Federation(shape, pool.class_names, silos, true_alpha, tuple(c.name for c in components), pool.origin)
+            progress("preparing silos", number + 1, len(plans))
+    return Federation(
+        shape=assembler.shape,
+        class_names=silos[0].class_names,
+        silos=silos,
+        true_alpha=_true_alpha(silos, len(components)) if truth else None,
+        component_names=tuple(component.name for component in components) if truth else (),
+        origin=pool.origin,
+        schema=pool.schema,
+        used=pool.used,
+        skipped=pool.skipped,
+        notes=notes,
+    )
+
+
+def _silo_paths(root: Path, dataset: str) -> list[Path]:
+    if not root.is_dir():
+        raise DataError(
+            f"{root}: no such folder; silo_mixture.group: file needs one file or folder for each silo in it"
+        )
+    entries = sorted(entry for entry in root.iterdir() if not entry.name.startswith("."))
+    if dataset == "image_folder":
+        return [entry for entry in entries if entry.is_dir()]
+    return [entry for entry in entries if entry.is_file() and entry.suffix == f".{dataset}"]
+
+
+def _from_files(config: Config, progress: Progress | None) -> Federation:
+    """Each file under ``data_path`` is one silo, read as a deployment would read it."""
+    data, count = config.data_args, config.train_args.client_num_in_total
+    if data.dataset not in ("npz", "csv", "image_folder") or data.data_path is None:
+        raise ConfigError("data_args.silo_mixture.group: file needs dataset npz, csv or image_folder, and data_path")
+    root = expand(data.data_path)
+    paths = _silo_paths(root, data.dataset)
+    if len(paths) != count:
+        raise DataError(
+            f"{root}: holds the data of {len(paths)} silos; set train_args.client_num_in_total ({count}) to that"
+        )
+    silos = []
+    for number, path in enumerate(paths):
+        silos.append(load_silo(config, path, name=path.stem))
+        if progress is not None:
+            progress("reading silos", number + 1, count)
+    shape = check_same_shape({silo.name: silo.shape for silo in silos if silo.shape is not None})
+    names = {silo.class_names for silo in silos}
+    if len(names) > 1:
+        raise DataError(f"{root}: silos name their classes differently ({names}); set data_args.data_options.classes")
+    return Federation(
+        shape=shape,
+        class_names=silos[0].class_names,
+        silos=silos,
+        origin=str(root),
+        schema=silos[0].schema,
+        used=sum(silo.used for silo in silos),
+        skipped=sum(silo.skipped for silo in silos),
+    )

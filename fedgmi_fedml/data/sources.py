@@ -1,40 +1,110 @@
-"""Sources that are arrays: npz files and scikit-learn's data sets."""
+"""From a configuration to a source's pool: which loader reads which data set."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fedgmi_fedml.data.records import Array, Pool, PoolPart
+from fedgmi_fedml.data import bundled, image_folder, npz_file, table_file, torchvision_sets
+from fedgmi_fedml.data.checks import check_pool_parts
+from fedgmi_fedml.data.options import NpzOptions, read_options
+from fedgmi_fedml.data.records import Pool
 from fedgmi_fedml.errors import DataError
 
+if TYPE_CHECKING:
+    from fedgmi_fedml.config import Config
 
-def _part(x: Array, y: Array) -> PoolPart:
-    return PoolPart(x, np.arange(len(x), dtype=np.int64), np.asarray(y).reshape(len(x)).astype(np.int64))
-
-
-def load_npz(path: Path) -> Pool:
-    """A pool from an npz file with ``x_train``, ``y_train`` and, where present, ``x_val``, ``x_test`` and ``classes``."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; set data_args.data_path to the npz file")
-    with np.load(path, allow_pickle=False) as arrays:
-        parts = {
-            name: _part(arrays[f"x_{name}"], arrays[f"y_{name}"])
-            for name in ("train", "val", "test")
-            if f"x_{name}" in arrays.files
-        }
-        top = max(int(part.y.max()) for part in parts.values())
-        classes = arrays["classes"].tolist() if "classes" in arrays.files else list(range(top + 1))
-    layout = "hw" if parts["train"].x.ndim == 3 else "hwc"
-    return Pool(str(path), parts, tuple(map(str, classes)), 255.0, layout)
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+DEFAULT_CACHE = "~/.cache/fedgmi"
 
 
-def load_digits() -> Pool:
-    """scikit-learn's 1797 handwritten digits, 8 × 8, values 0 … 16."""
-    from sklearn.datasets import load_digits as sklearn_digits
+@dataclass(frozen=True)
+class Request:
+    """What to read.
 
-    bunch: Any = sklearn_digits()
-    part = _part(bunch.images.astype(np.uint8), bunch.target)
-    return Pool("scikit-learn digits", {"train": part}, tuple(str(i) for i in range(10)), 16.0, "hw")
+    Attributes:
+        dataset: name of the source.
+        path: its file or folder, ``None`` where the configuration has none.
+        cache: folder of downloaded data sets.
+        options: the source's validated settings.
+        columns: further per-row columns that are needed (the group, ``where`` of components).
+        group: the column among them that says which silo a row belongs to.
+        agreed: whether classes, ranges and vocabularies must come from the configuration, because other silos
+            cannot be asked (a deployment); a simulation takes them from its one source.
+    """
+
+    dataset: str
+    path: Path | None
+    cache: Path
+    options: Any
+    columns: frozenset[str] = frozenset()
+    group: str | None = None
+    agreed: bool = False
+
+
+def expand(path: str) -> Path:
+    """A path with ~, ${VARIABLE} and ${VARIABLE:-default} filled in. Raises DataError where one is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        found = os.environ.get(match[1]) or match[2]
+        if found is None:
+            raise DataError(f"data_args: the path {path!r} needs the environment variable {match[1]}, which is not set")
+        return found
+
+    return Path(_VARIABLE.sub(value, path)).expanduser()
+
+
+def make_request(config: Config, path: Path | None = None, agreed: bool = False) -> Request:
+    """The request that a configuration describes; ``path`` takes the place of ``data_args.data_path``."""
+    data = config.data_args
+    if path is None and data.data_path is not None:
+        path = expand(data.data_path)
+    cache = expand(data.data_cache_dir or DEFAULT_CACHE)
+    return Request(data.dataset, path, cache, read_options(data.dataset, data.data_options), agreed=agreed)
+
+
+def _npz(request: Request) -> Pool:
+    return npz_file.load(_needed(request), request.options, request.columns, request.agreed)
+
+
+def _csv(request: Request) -> Pool:
+    return table_file.load(_needed(request), request.options, request.columns, request.group, request.agreed)
+
+
+def _published(request: Request) -> Pool:
+    """MNIST and its kind: an npz file where ``data_path`` names one, else the files that torchvision keeps."""
+    if request.path is not None and request.path.suffix == ".npz":
+        options = NpzOptions(classes=torchvision_sets.CLASSES[request.dataset])
+        return npz_file.load(request.path, options, request.columns, request.agreed)
+    return torchvision_sets.load(request.dataset, request.path, request.cache, request.options.download)
+
+
+def _needed(request: Request) -> Path:
+    if request.path is None:
+        raise DataError(f"data_args.data_path: data set {request.dataset!r} needs the path of its file or folder")
+    return request.path
+
+
+_LOADERS: dict[str, Callable[[Request], Pool]] = {
+    "digits": lambda request: bundled.digits(),
+    "breast_cancer": lambda request: bundled.table("breast_cancer"),
+    "wine": lambda request: bundled.table("wine"),
+    "mnist": _published,
+    "fashion": _published,
+    "emnist": _published,
+    "cifar10": _published,
+    "npz": _npz,
+    "image_folder": lambda request: image_folder.load(_needed(request), request.options, request.agreed),
+    "csv": _csv,
+}
+
+
+def load_pool(request: Request) -> Pool:
+    """Read a source. Raises DataError (or RangeError, ConfigError) naming file, key, value and remedy."""
+    pool = _LOADERS[request.dataset](request)
+    check_pool_parts(pool)
+    return pool

@@ -15,7 +15,7 @@ from fedgmi_fedml.errors import DataError
 _PREFERENCE = {"train": ("train",), "val": ("val", "train"), "test": ("test", "train")}
 
 
-class Shortage(DataError):
+class ShortageError(DataError):
     """The pool has fewer samples than the silos ask for."""
 
 
@@ -28,9 +28,13 @@ class Draw:
     index: Rows
 
 
+Plan = dict[str, list[Draw]]
+"""Per part of a silo (``"train"``, ``"val"``, ``"test"``): where its samples come from."""
+
+
 def part_sizes(train: int, validation_share: float, test_share: float) -> dict[str, int]:
     """Sizes of the parts of a silo with ``train`` training samples; the shares are of the silo's whole data."""
-    total = train / max(1.0 - validation_share - test_share, 1e-9)
+    total = train / (1.0 - validation_share - test_share)
     return {"train": train, "val": round(total * validation_share), "test": round(total * test_share)}
 
 
@@ -48,35 +52,39 @@ class _Deck:
     def deal(self, name: str, component: int, wanted: int) -> Rows:
         """At most ``wanted`` unused positions of a pool's part."""
         order = self._order.get((name, component))
-        if order is None or not wanted:
+        if order is None or wanted <= 0:
             return np.zeros(0, dtype=np.int64)
-        free = order[~self._used[name][order]]
-        taken = free[:wanted]
+        # Look a little further than wanted first: other components may have used some of the next ones.
+        for reach in (4 * wanted + 64, len(order)):
+            free = np.flatnonzero(~self._used[name][order[:reach]])[:wanted]
+            if len(free) == wanted:
+                break
+        taken = order[free]
         self._used[name][taken] = True
-        self._order[name, component] = free[wanted:]
+        self._order[name, component] = order[free[-1] + 1 :] if len(free) else order[:0]
         return taken
 
 
 def share_out(
     pool: Pool, components: Sequence[Component], alpha: Alpha, sizes: Sequence[dict[str, int]], seed: int
-) -> list[dict[str, list[Draw]]]:
-    """Per silo and part, what to take from where. Training parts are served first.
+) -> list[Plan]:
+    """Per silo and part, what to take from where; no sample is used twice. Training parts are served first.
 
     Validation and test samples come from the source's own parts while those last, then from unused training samples.
-    Raises Shortage when the pool does not hold enough.
+    Raises ShortageError when the pool does not hold enough.
     """
     deck = _Deck(pool, components, seed)
-    plans: list[dict[str, list[Draw]]] = [{part: [] for part in PARTS} for _ in sizes]
+    plans: list[Plan] = [{part: [] for part in PARTS} for _ in sizes]
     for part in PARTS:
         for silo, size in enumerate(sizes):
-            for component, wanted in enumerate(counts(alpha[silo], size[part])):
+            for component, wanted in enumerate(counts(alpha[silo], size[part]).tolist()):
                 for source in _PREFERENCE[part]:
-                    taken = deck.deal(source, component, int(wanted))
+                    taken = deck.deal(source, component, wanted)
                     wanted -= len(taken)
                     if len(taken):
                         plans[silo][part].append(Draw(component, source, taken))
                 if wanted:
-                    raise Shortage(_shortage(pool, components, alpha, sizes, component))
+                    raise ShortageError(_shortage(pool, components, alpha, sizes, component))
     return plans
 
 
@@ -84,24 +92,62 @@ def _shortage(
     pool: Pool, components: Sequence[Component], alpha: Alpha, sizes: Sequence[dict[str, int]], component: int
 ) -> str:
     held = {name: int(components[component].eligible(part).sum()) for name, part in pool.parts.items()}
-    asked = sum(int(counts(row, sum(size.values()))[component]) for row, size in zip(alpha, sizes, strict=True))
+    asked = dict.fromkeys(PARTS, 0)
+    for row, size in zip(alpha, sizes, strict=True):
+        for part in PARTS:
+            asked[part] += int(counts(row, size[part])[component])
     return (
-        f"{pool.origin}: component {component} ({components[component].name}) has {sum(held.values())} samples "
-        f"({', '.join(f'{count} {name}' for name, count in held.items())}) and {len(sizes)} silos ask for {asked} "
-        f"of it; lower data_args.silo_mixture.samples_per_silo or train_args.client_num_in_total"
+        f"{pool.origin}: {len(sizes)} silos ask for {_list(asked)} samples of component {component} "
+        f"({components[component].name}), which has {_list(held)} and shares them with components of the same classes; "
+        f"no sample is used twice: lower data_args.silo_mixture.samples_per_silo (null: as many as there are) or "
+        f"train_args.client_num_in_total"
     )
+
+
+def _list(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in numbers.items())
 
 
 def largest_that_fits(
     pool: Pool, components: Sequence[Component], alpha: Alpha, shares: tuple[float, float], seed: int
 ) -> int:
-    """Largest number of training samples that every silo can have (same for all)."""
+    """Largest number of training samples that every silo can have (same for all), by bisection."""
     low, high = 0, len(pool.parts["train"]) // len(alpha) + 1
     while low + 1 < high:
         middle = (low + high) // 2
         try:
             share_out(pool, components, alpha, [part_sizes(middle, *shares)] * len(alpha), seed)
             low = middle
-        except Shortage:
+        except ShortageError:
             high = middle
     return low
+
+
+def hold_out(y: Rows, count: int, generator: np.random.Generator) -> tuple[Rows, Rows]:
+    """Positions (kept, held out) of labels ``y``; ``count`` are held out, from every class in proportion."""
+    shuffled = generator.permutation(len(y))
+    by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
+    places = ((np.arange(count) + 0.5) * len(y) / max(count, 1)).astype(np.int64)
+    chosen = np.zeros(len(y), dtype=bool)
+    chosen[by_class[places]] = True
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+def split_own(
+    pool: Pool, rows: dict[str, Rows], shares: tuple[float, float], generator: np.random.Generator
+) -> dict[str, tuple[str, Rows]]:
+    """A silo's own samples (positions per part of the pool) as (source part, positions) for each of its parts.
+
+    The source's own validation and test parts are used where the silo has samples there; otherwise the shares are
+    held out of its training samples.
+    """
+    train = rows["train"]
+    total = len(train)
+    parts: dict[str, tuple[str, Rows]] = {}
+    for part, share in (("val", shares[0]), ("test", shares[1])):
+        if len(rows.get(part, ())):
+            parts[part] = (part, rows[part])
+            continue
+        kept, held = hold_out(pool.parts["train"].y[train], min(round(total * share), len(train)), generator)
+        parts[part], train = ("train", train[held]), train[kept]
+    return {"train": ("train", train), **parts}
