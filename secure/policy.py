@@ -25,7 +25,7 @@ from secure.types import Rules, SessionParams
 
 FORMAT = "fedgmi-policy/1"
 BACKENDS = ("none", "masked", "homomorphic")
-DEFAULT_PHASES = ("candidates", "survey", "warmup", "rounds")
+DEFAULT_PHASES = ("candidates", "warmup", "rounds", "evaluate")
 
 
 @dataclass(frozen=True)
