@@ -1,0 +1,170 @@
+"""The server's side of one step of one cohort: plan out, "ready" in, the secure session, its outcome.
+
+training ──all ready, or time is up──▶ session ──released / surveyed──▶ done
+                                          └──aborted──▶ next attempt with the silos that are left, or done (failed)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedgmi_fedml.rounds.phases import Phases
+from fedgmi_fedml.rounds.wire import InSession, Message, Plan, Ready
+from secure.api import (
+    Credentials,
+    Event,
+    RandomBytes,
+    Send,
+    ServerSession,
+    SessionAbortedEvent,
+    SessionReleased,
+    SessionSurveyed,
+    open_server,
+)
+from secure.errors import SecureError
+from secure.types import Aggregate
+
+MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a step ended: with a released sum, with the knowledge which components are open, or failed with a reason."""
+
+    plan: Plan
+    aggregate: Aggregate | None = None
+    open: tuple[bool, ...] = ()
+    reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the step reached nothing."""
+        return bool(self.reason)
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a step needs of the run it belongs to."""
+
+    run_id: str
+    phases: Phases
+    credentials: Credentials | None
+    spool_dir: Path
+    random: RandomBytes
+    send: Callable[[int, Message], None]
+    roster_digest: bytes
+    ready_seconds: float
+    step_seconds: float
+
+
+class CohortStep:
+    """Drives one plan to its outcome. Sans I/O: it never waits; ``deadline`` says that the present wait is over."""
+
+    def __init__(self, context: StepContext, plan: Plan) -> None:
+        self._context, self.plan = context, plan
+        self._present = set(plan.cohort)
+        self._ready: set[int] = set()
+        self._session: ServerSession | None = None
+        self.outcome: Outcome | None = None
+
+    @property
+    def stage(self) -> str:
+        """``training``, ``session`` (with the silos waited for) or ``done``; the clock restarts when it changes."""
+        if self.outcome:
+            return "done"
+        if self._session is None:
+            return f"training {self.plan.attempt}"
+        return f"session {self.plan.attempt}: waiting for {len(self._session.waiting_for)}"
+
+    @property
+    def stage_seconds(self) -> float:
+        """How long the present stage may last."""
+        return self._context.ready_seconds if self._session is None else self._context.step_seconds
+
+    def begin(self) -> None:
+        """Announce the plan to its cohort."""
+        for silo in self.plan.cohort:
+            self._context.send(silo, self.plan)
+
+    def handle(self, silo: int, message: Ready | InSession) -> None:
+        """Take one message of this step; messages of other attempts and of silos outside the cohort are ignored."""
+        if self.outcome or message.attempt != self.plan.attempt or silo not in self._present:
+            return
+        if isinstance(message, InSession):
+            if self._session is not None:
+                self._take(self._session.handle(silo, message.payload))
+            return
+        self._ready.add(silo)
+        self._start_if_ready()
+
+    def lost(self, silo: int) -> None:
+        """The silo is gone, or its local work failed."""
+        if self.outcome or silo not in self._present:
+            return
+        self._present.discard(silo)
+        self._ready.discard(silo)
+        if self._session is not None:
+            self._take(self._session.lost(silo))
+        else:
+            self._start_if_ready()
+
+    def deadline(self) -> None:
+        """The present stage's time is up."""
+        if self.outcome:
+            return
+        if self._session is not None:
+            self._take(self._session.deadline())
+        else:
+            self._present = set(self._ready)
+            self._start_if_ready()
+
+    def _start_if_ready(self) -> None:
+        if self._session is not None or self._ready != self._present:
+            return
+        cohort = tuple(sorted(self._ready))
+        if not cohort:
+            self._fail("no silo got ready")
+            return
+        context = self._context
+        params = context.phases.session_params(context.run_id, self.plan, cohort, context.roster_digest)
+        try:
+            self._session = open_server(
+                params, credentials=context.credentials, spool_dir=context.spool_dir, random=context.random
+            )
+        except SecureError as error:
+            self._fail(str(error))
+            return
+        self._take(self._session.start())
+
+    def _take(self, events: Iterable[Event]) -> None:
+        plan = self.plan
+        for event in events:
+            match event:
+                case Send(payload, to):
+                    if to is not None and to in self._present:
+                        self._context.send(to, InSession(plan.phase, plan.round, plan.attempt, plan.group, payload))
+                case SessionReleased(aggregate):
+                    self.outcome = Outcome(plan, aggregate, aggregate.open)
+                case SessionSurveyed(is_open, _):
+                    self.outcome = Outcome(plan, None, is_open)
+                case SessionAbortedEvent(reason, culprits):
+                    self._retry(reason, culprits)
+
+    def _retry(self, reason: str, culprits: tuple[int, ...]) -> None:
+        """Repeat with fresh keys and without those at fault. Trained updates are kept by the silos."""
+        voids = tuple(getattr(self._session, "voids", ()))
+        self._session = None
+        self._present -= set(culprits)
+        self._ready = set()
+        if self.plan.attempt + 1 >= MAX_ATTEMPTS or not self._present:
+            self._fail(reason)
+            return
+        self.plan = replace(
+            self.plan, attempt=self.plan.attempt + 1, cohort=tuple(sorted(self._present)), voids=self.plan.voids + voids
+        )
+        self.begin()
+
+    def _fail(self, reason: str) -> None:
+        self.outcome = Outcome(self.plan, reason=reason)

@@ -1,0 +1,275 @@
+"""FedGMI as the server runs it (algorithm.md): the script that ``ServerRun`` feeds with messages.
+
+A  candidates   disjoint cohorts train one VAE each from a common random start
+B  selection    greedy max–min over the candidates' pairwise KL
+C  warm-up      survey of losses, then VAEs sharpened on whole silos, β rising
+D  rounds       sample-level rounds with experts; best state by securely summed validation accuracy
+   evaluate     one last secure sum of accuracies under the final models
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from fedgmi_fedml.initialisation import beta_schedule, select_greedy, select_random, symmetric_kl_matrix
+from fedgmi_fedml.mixture import MixtureState, apply_aggregate
+from fedgmi_fedml.models import VaeBank, build_vae
+from fedgmi_fedml.rounds.cohort_step import Outcome
+from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, ROUNDS, WARMUP, derive_seed
+from fedgmi_fedml.rounds.server import Script, ServerRun, Wait
+from fedgmi_fedml.rounds.wire import Plan
+from secure.beacon import disjoint_cohorts, draw
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come: all that a checkpoint holds. ``phase`` and ``round`` name the *next* step.
+
+    Attributes:
+        beacon, nonces are re-agreed at every start and not part of it.
+        candidates: finished and running candidates, in order of draw and cohort.
+        state: the models after the last whole step.
+        warmed: steps that β has risen.
+        limited: whether β has stopped rising because a component fell below its gate.
+        best, best_accuracy, best_round: the best state by validation accuracy so far.
+        stale: tested rounds since then.
+    """
+
+    phase: str = CANDIDATES
+    round: int = 0
+    candidates: tuple[MixtureState, ...] = ()
+    state: MixtureState = field(default_factory=MixtureState)
+    warmed: int = 0
+    best: MixtureState | None = None
+    best_accuracy: float = -1.0
+    best_round: int = -1
+    stale: int = 0
+    separability: tuple[tuple[float, ...], ...] = ()
+
+
+Save = Callable[[Progress], None]
+
+
+class FedGMI:
+    """The method's server side; an instance is a script for ``ServerRun``.
+
+    Args:
+        save: called after every whole step.
+        resume: where to go on, or ``None`` to begin.
+    """
+
+    def __init__(self, save: Save = lambda progress: None, resume: Progress | None = None) -> None:
+        self._save = save
+        self.progress = resume or Progress()
+        self.outcome = "running"
+
+    def __call__(self, run: ServerRun) -> Script:
+        """The whole run."""
+        self.run, self.phases, self.config = run, run.phases, run.phases.config
+        self.start = self.config.fedgmi_args.initialisation
+        yield from run.gather()
+        steps: tuple[tuple[str, Callable[[], Script]], ...] = (
+            (CANDIDATES, self._candidates),
+            (WARMUP, self._warm_up),
+            (ROUNDS, self._rounds),
+        )
+        for phase, step in steps if "vae" in self.phases.parts else steps[2:]:
+            if self.progress.phase == phase:
+                yield from step()
+                if self.outcome == "failed":
+                    break
+        if self.outcome == "failed":
+            yield from self._finish(failed=True)
+            return
+        yield from self._evaluate()
+        yield from self._finish()
+
+    # ---- A, B ----------------------------------------------------------------------------------------------------
+
+    def _candidates(self) -> Script:
+        """Every draw: disjoint cohorts, each training its own copy of one random VAE (algorithm.md, A)."""
+        draws, rounds = self.phases.candidate_draws(len(self.run.available)), self.start.candidate_rounds
+        self._announce("candidates", draws * rounds)
+        for number in range(self.progress.round, draws * rounds):
+            index = number // rounds
+            cohorts = self._cohorts(index)
+            current = list(self.progress.candidates)
+            if number % rounds == 0:
+                current += [self.phases.candidate_start(index)] * len(cohorts)
+            first = len(current) - len(cohorts)
+            plans = [
+                Plan(CANDIDATES, number, 0, group, cohort, current[first + group].digest)
+                for group, cohort in enumerate(cohorts)
+            ]
+            outcomes = yield from self.run.steps(plans, current[first:])
+            for group, outcome in enumerate(outcomes):
+                current[first + group] = self._apply(outcome, current[first + group])
+            self._record(CANDIDATES, number, outcomes)
+            self._advance(round=number + 1, candidates=tuple(current))
+        self._select()
+
+    def _cohorts(self, index: int) -> tuple[tuple[int, ...], ...]:
+        """Disjoint cohorts of a draw: from the beacon, of at least ``cohort_size`` silos, no more than wanted."""
+        available = self.run.available
+        cohorts = disjoint_cohorts(self.run.beacon, f"candidates/{index}", available, self.start.cohort_size)
+        return cohorts[: self.config.fedgmi_args.candidate_count]
+
+    def _select(self) -> None:
+        """Greedy max–min over pairwise KL (algorithm.md, B): a pure function of the candidates."""
+        candidates, components = self.progress.candidates, self.phases.components
+        seed = derive_seed(self.phases.seed, "selection")
+        if self.start.selection == "random":
+            chosen = select_random(len(candidates), components, seed)
+        else:
+            chosen = select_greedy(self._divergence([c.vaes[0] for c in candidates]), components)
+        self.run.notify("selected", {"candidates": len(candidates), "chosen": list(chosen)})
+        state = MixtureState(vaes=tuple(candidates[c].vaes[0] for c in chosen))
+        phase = WARMUP if self.start.warmup_rounds else ROUNDS
+        self._advance(phase=phase, round=0, candidates=(), state=state)
+
+    def _divergence(self, vaes: list) -> torch.Tensor:  # type: ignore[type-arg]
+        """Symmetrised KL of every two VAEs, (C, C) nats, from decoded samples."""
+        module = build_vae(self.config, self.phases.shape, self.phases.seed)
+        generator = torch.Generator().manual_seed(derive_seed(self.phases.seed, "divergence"))
+        return symmetric_kl_matrix(VaeBank(module, vaes), self.start.kl_samples, generator)
+
+    # ---- C -------------------------------------------------------------------------------------------------------
+
+    def _warm_up(self) -> Script:
+        """Survey, then a round on whole silos; β stops rising where a component falls below its gate."""
+        self._announce("warmup", self.start.warmup_rounds)
+        b0, b1 = self.start.warmup_beta
+        for number in range(self.progress.round, self.start.warmup_rounds):
+            state, beta = self.progress.state, beta_schedule(self.progress.warmed, b0, b1)
+            everyone = self.run.available
+            survey = yield from self.run.steps(
+                [Plan(WARMUP, 2 * number, 0, 0, everyone, state.digest, survey=True, beta=beta)], [state]
+            )
+            outcomes = yield from self.run.steps(
+                [Plan(WARMUP, 2 * number + 1, 0, 0, everyone, state.digest, beta=beta)], [state]
+            )
+            end = self._apply(outcomes[0], state)
+            rises = all(outcomes[0].open) and not outcomes[0].failed
+            self._record(WARMUP, number, [*outcomes], beta=beta, surveyed=not survey[0].failed)
+            self._advance(round=number + 1, state=end, warmed=self.progress.warmed + rises)
+        self._advance(phase=ROUNDS, round=0)
+
+    # ---- D -------------------------------------------------------------------------------------------------------
+
+    def _rounds(self) -> Script:
+        """Sample-level rounds (Algorithm 1), K of N silos each."""
+        train = self.config.train_args
+        if not self.progress.state.experts:
+            self._advance(state=replace(self.progress.state, experts=self.phases.initial_experts()))
+        self._announce("rounds", train.comm_round)
+        lost = 0
+        for number in range(self.progress.round, train.comm_round):
+            state = self.progress.state
+            plan = Plan(
+                ROUNDS, number, 0, 0, self._drawn(number), state.digest,
+                keep_digest=(self.progress.best or state).digest,
+            )  # fmt: skip
+            (outcome,) = yield from self.run.steps([plan], [state])
+            self._judge(number, outcome, state)
+            self._record(ROUNDS, number, [outcome])
+            self._advance(round=number + 1, state=self._apply(outcome, state))
+            lost = lost + 1 if outcome.failed else 0
+            if lost >= 3:
+                self.outcome = "failed"
+                log.error("rounds %d to %d reached no result (%s)", number - 2, number, outcome.reason)
+                return
+            patience = train.early_stopping_rounds
+            if patience is not None and self.progress.stale >= patience:
+                self.run.notify("stopped_early", {"round": number})
+                return
+
+    def _drawn(self, number: int) -> tuple[int, ...]:
+        """The round's silos: all, or K drawn from the beacon of committed nonces, not chosen by the server."""
+        available, k = self.run.available, self.config.train_args.client_num_per_round
+        return available if k >= len(available) else draw(self.run.beacon, f"rounds/{number}", available, k)
+
+    def _judge(self, number: int, outcome: Outcome, state: MixtureState) -> None:
+        """The round's summed validation accuracy belongs to the models it started from."""
+        accuracy = mean_metric(outcome, "validation")
+        if accuracy is None or number == 0:  # the experts of round 0 are untrained
+            return
+        if accuracy > self.progress.best_accuracy:
+            self._advance(best=state, best_accuracy=accuracy, best_round=number - 1, stale=0)
+        else:
+            self._advance(stale=self.progress.stale + 1)
+
+    def _evaluate(self) -> Script:
+        """Accuracy of the final models, as one more secure sum; they may be the best."""
+        state = self.progress.state
+        plan = Plan(EVALUATE, 0, 0, 0, self.run.available, state.digest)
+        (outcome,) = yield from self.run.steps([plan], [state])
+        accuracy = mean_metric(outcome, "validation")
+        if self.progress.best is None or accuracy is None or accuracy >= self.progress.best_accuracy:
+            best = -1.0 if accuracy is None else accuracy
+            self._advance(best=state, best_accuracy=best, best_round=self.progress.round - 1)
+        if self.phases.components > 1 and state.vaes:
+            matrix = self._divergence(list(state.vaes)).tolist()
+            self._advance(separability=tuple(tuple(row) for row in matrix))
+        self._record(EVALUATE, 0, [outcome])
+
+    def _finish(self, failed: bool = False) -> Generator[Wait, bool, None]:
+        state = self.progress.state
+        if not failed:
+            self.outcome = "finished"
+        reason = "three rounds in a row reached no result" if failed else "all rounds done"
+        yield from self.run.finish(reason, state, self.progress.best or state, failed)
+
+    # ---- bookkeeping ---------------------------------------------------------------------------------------------
+
+    def _apply(self, outcome: Outcome, state: MixtureState) -> MixtureState:
+        """The next state; a failed step, or one with nothing open, leaves it as it was."""
+        if outcome.aggregate is None:
+            return state
+        end = apply_aggregate(state, outcome.aggregate, self.phases.layout(outcome.plan.phase))
+        self.run.released(outcome, end)
+        return end
+
+    def _advance(self, **changes: object) -> None:
+        self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]
+        if "round" in changes or "phase" in changes:
+            self._save(self.progress)
+
+    def _announce(self, phase: str, total: int) -> None:
+        self.run.notify("phase", {"phase": phase, "total": total, "done": self.progress.round})
+
+    def _record(self, phase: str, number: int, outcomes: list[Outcome], **extra: object) -> None:
+        """One line for telemetry: only what the server may know."""
+        released = [o.aggregate for o in outcomes if o.aggregate is not None]
+        metrics = [a.metrics for a in released]
+        self.run.notify(
+            "round",
+            {
+                "phase": phase,
+                "round": number,
+                "metrics": metrics[0] if len(metrics) == 1 and phase != CANDIDATES else {},
+                "candidate_loss": [m["vae_loss.0"] for m in metrics] if phase == CANDIDATES else [],
+                "open": [list(o.open) for o in outcomes],
+                "dropped": sorted({s for a in released for s in set(a.cohort) - set(a.survivors)}),
+                "survivors": sum(len(a.survivors) for a in released),
+                "complete": all(a.complete for a in released) and not any(o.failed for o in outcomes),
+                "attempts": max(o.plan.attempt + 1 for o in outcomes),
+                "clipped_share": max((a.clipped_share for a in released), default=0.0),
+                "failed": [o.reason for o in outcomes if o.failed],
+                **extra,
+            },
+        )
+
+
+def mean_metric(outcome: Outcome, part: str) -> float | None:
+    """Mean over silos of a securely summed accuracy; ``None`` where nothing was measured or the round was partial."""
+    aggregate = outcome.aggregate
+    if aggregate is None or not aggregate.complete:
+        return None
+    silos = aggregate.metrics.get(f"{part}_silos", 0.0)
+    return aggregate.metrics[f"{part}_accuracy"] / silos if round(silos) else None

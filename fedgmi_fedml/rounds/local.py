@@ -1,0 +1,363 @@
+"""One silo's local work in each phase: a plan and the shared models in, what goes into the session out.
+
+candidates   train the cohort's VAE on (half of) the local data                      algorithm.md, A
+warmup       survey: mean loss under every VAE; then train the VAEs that this silo
+             leans to, on all its data, with weight R_i^j n_i                        algorithm.md, C
+rounds       score, partition by MAP, update α, train VAE j and expert j on part j   algorithm.md, D
+evaluate     personalised accuracy on the held-out parts
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+
+from fedgmi_fedml.affinity import affinities, assign, estimate_alpha, log_proportions, responsibilities, score_matrix
+from fedgmi_fedml.data import SiloData
+from fedgmi_fedml.initialisation import pooled_losses, survey_statistics, warmup_responsibilities
+from fedgmi_fedml.local_training import TrainSettings, expert_predictions, pick_device, train_expert, train_vae
+from fedgmi_fedml.mixture import MixtureState
+from fedgmi_fedml.models import VaeBank, build_expert, build_vae
+from fedgmi_fedml.packing import FloatVector, Layout
+from fedgmi_fedml.personalise import mix
+from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, ROUNDS, WARMUP, Phases, derive_seed
+from fedgmi_fedml.rounds.wire import Plan
+from secure.types import Totals
+
+Partition = Literal["map", "single", "truth"]
+"""How samples find their component: MAP under the VAEs; all to component 0 (FedAvg); the true one (the oracle)."""
+
+
+@dataclass(frozen=True, repr=False)
+class LocalUpdate:
+    """What a silo brings to a session. Its printed form hides the values.
+
+    Attributes:
+        samples: per component n_i^j (warm-up: R_i^j n_i); size classes are made of them in ``secure``.
+        vector: local − global, float32 (P,), not yet weighted; ``None`` where the phase uploads no models.
+        statistics: for the totals, seen as sums by silos only.
+        metrics: seen as sums by the server; those of a component are multiplied by the silo's share of it.
+    """
+
+    samples: tuple[float, ...]
+    vector: FloatVector | None = None
+    statistics: tuple[float, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return "LocalUpdate(values hidden)"
+
+    def without_vector(self) -> LocalUpdate:
+        """The same, once the vector lies on disk."""
+        return replace(self, vector=None)
+
+    def weighted_metrics(self, share: Sequence[float]) -> dict[str, float]:
+        """Metrics with those named ``….j`` multiplied by the silo's share of component j."""
+        weighted = {}
+        for name, value in self.metrics.items():
+            _, dot, j = name.rpartition(".")
+            weighted[name] = value * share[int(j)] if dot else value
+        return weighted
+
+
+@dataclass(frozen=True, repr=False)
+class Memory:
+    """What a silo remembers between rounds; it never leaves the silo. Goes with the models of one digest.
+
+    Attributes:
+        alpha: mixture proportions α_i, float64 (M,).
+        assignment: component of every training sample, int64 (n,), or ``None`` before the first partition.
+        leaning: warm-up responsibilities R_i^j from the last survey, float64 (M,), or ``None``.
+        offset: pooled mean loss of each component from the last totals, float64 (M,) nats, or ``None``.
+    """
+
+    alpha: torch.Tensor
+    assignment: torch.Tensor | None = None
+    leaning: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
+
+    def __repr__(self) -> str:
+        return "Memory(values hidden)"
+
+
+class LocalWork(Protocol):
+    """What the silo's driver asks of a method."""
+
+    def work(self, plan: Plan, state: MixtureState) -> LocalUpdate:
+        """Train from ``state``; may take minutes."""
+
+    def on_totals(self, plan: Plan, totals: Totals) -> None:
+        """The cohort's totals are known."""
+
+    def on_release(self, plan: Plan | None, digest: bytes) -> None:
+        """The shared models have moved on to ``digest`` (``plan`` is ``None`` where this silo took no part)."""
+
+    def finish(self, final: MixtureState, best: MixtureState) -> None:
+        """The run is over."""
+
+
+class Workbench:
+    """Modules and settings that all silos of one process share, so that nothing is built twice."""
+
+    def __init__(self, phases: Phases) -> None:
+        config = phases.config
+        self.phases = phases
+        self.device = pick_device(config.device_args.device)
+        self.vae = build_vae(config, phases.shape, phases.seed).to(self.device) if "vae" in phases.parts else None
+        self.expert = build_expert(config, phases.shape, phases.seed).to(self.device)
+        self.vae_settings, self.expert_settings = TrainSettings.for_vae(config), TrainSettings.for_expert(config)
+
+    def bank(self, state: MixtureState) -> VaeBank:
+        """The VAEs of ``state``, one at a time in one module."""
+        if self.vae is None:
+            raise ValueError("this method has no VAEs")
+        return VaeBank(self.vae, state.vaes)
+
+
+class FedGMIWork:
+    """The method's local work on one silo's data.
+
+    Args:
+        silo: roster id (enters the seeds of training only).
+        data: this silo's samples.
+        bench: modules shared with other silos of the process.
+        partition: MAP for FedGMI; baselines and the oracle fix it.
+        on_finish: told the silo's own report (local figures; never sent to the server).
+        on_memory: told (digest, memory) after each step, to be saved.
+    """
+
+    def __init__(
+        self, silo: int, data: SiloData, bench: Workbench, partition: Partition = "map",
+        on_finish: Callable[[FedGMIWork, MixtureState, MixtureState], None] = lambda work, final, best: None,
+        on_memory: Callable[[bytes, Memory], None] = lambda digest, memory: None,
+    ) -> None:  # fmt: skip
+        self.silo, self.data, self.bench, self.partition = silo, data, bench, partition
+        self.phases = bench.phases
+        self.components = self.phases.components
+        self.affinity = self.phases.config.fedgmi_args.affinity
+        self._on_finish, self._on_memory = on_finish, on_memory
+        self.memory = Memory(torch.full((self.components,), 1.0 / self.components, dtype=torch.float64))
+        self._losses: torch.Tensor | None = None  # this silo's L_i of the running survey
+        if bench.vae is not None and len(data.x_train):
+            bench.vae.check_range(data.x_train)
+
+    # ---- the driver's side ---------------------------------------------------------------------------------------
+
+    def work(self, plan: Plan, state: MixtureState) -> LocalUpdate:
+        """See ``LocalWork``."""
+        step: Callable[[Plan, MixtureState], LocalUpdate] = {
+            CANDIDATES: self._candidate,
+            WARMUP: self._survey if plan.survey else self._warm_up,
+            ROUNDS: self._round,
+            EVALUATE: self._evaluate,
+        }[plan.phase]
+        return step(plan, state)
+
+    def on_totals(self, plan: Plan, totals: Totals) -> None:
+        """Take from the sums what the next step needs: the warm-up's leaning, the components' offsets."""
+        if totals.statistics:
+            pooled = pooled_losses(totals.statistics, self.components)
+            self.memory = replace(self.memory, offset=pooled.mean)
+            if plan.survey and self._losses is not None:
+                leaning = warmup_responsibilities(self._losses, pooled.mean, pooled.sigma, plan.beta)
+                self.memory = replace(self.memory, leaning=leaning)
+
+    def on_release(self, plan: Plan | None, digest: bytes) -> None:
+        """See ``LocalWork``."""
+        self._on_memory(digest, self.memory)
+
+    def finish(self, final: MixtureState, best: MixtureState) -> None:
+        """See ``LocalWork``."""
+        self._on_finish(self, final, best)
+
+    # ---- the phases ----------------------------------------------------------------------------------------------
+
+    def _candidate(self, plan: Plan, state: MixtureState) -> LocalUpdate:
+        """Train the cohort's VAE, on another half of the data for every draw where there are several."""
+        start = self.phases.config.fedgmi_args.initialisation
+        layout = self.phases.layout(CANDIDATES)
+        rows = self._half(self.phases.draw_of(plan))
+        settings = replace(self.bench.vae_settings, epochs=start.candidate_epochs)
+        vector = _empty(layout)
+        loss = self._train_vae(plan, state, 0, rows, settings, layout, vector)
+        return LocalUpdate((float(len(rows)),), vector, (), {"vae_loss.0": loss})
+
+    def _half(self, draw: int) -> torch.Tensor:
+        """Rows for a draw: draws 2k and 2k + 1 split the silo's data into two halves, other halves for every k."""
+        count = len(self.data.x_train)
+        order = torch.randperm(count, generator=self._generator("halves", draw // 2))
+        return order[: (count + 1) // 2] if draw % 2 == 0 else order[(count + 1) // 2 :]
+
+    def _survey(self, plan: Plan, state: MixtureState) -> LocalUpdate:
+        """L_i^j: this silo's mean loss under each VAE."""
+        count = len(self.data.x_train)
+        self._losses = self._score(self.data.x_train, state).double().mean(0) if count else None
+        return LocalUpdate((float(count),) * self.components, None, survey_statistics(self._losses, self.components))
+
+    def _warm_up(self, plan: Plan, state: MixtureState) -> LocalUpdate:
+        """Train every VAE that this silo leans to on the whole local data, contributed with weight R_i^j n_i."""
+        start = self.phases.config.fedgmi_args.initialisation
+        layout, count = self.phases.layout(WARMUP), len(self.data.x_train)
+        settings = replace(self.bench.vae_settings, epochs=start.warmup_epochs)
+        vector, samples, metrics = _empty(layout), [0.0] * self.components, _zero_losses(layout)
+        for j in range(self.components):
+            leaning = 0.0 if self.memory.leaning is None else float(self.memory.leaning[j])
+            if count and leaning > start.weight_floor:
+                metrics[f"vae_loss.{j}"] = self._train_vae(plan, state, j, None, settings, layout, vector)
+                samples[j] = leaning * count
+        return LocalUpdate(tuple(samples), vector, (), metrics)
+
+    def _round(self, plan: Plan, state: MixtureState) -> LocalUpdate:
+        """Algorithm 1: partition, then VAE j and expert j on D_i^j alone."""
+        layout = self.phases.layout(ROUNDS)
+        metrics: dict[str, float] = {**_zero_losses(layout), **self.accuracy_metrics(state)}
+        statistics: tuple[float, ...] = ()
+        every = self.phases.config.train_args.partition_every
+        if plan.round % every == 0 or self.memory.assignment is None:
+            statistics = self.repartition(state)
+        elif self.partition == "map":
+            statistics = survey_statistics(None, self.components)
+        vector = _empty(layout)
+        samples: list[float] = []
+        for j in range(self.components):
+            rows = torch.nonzero(self._assignment == j).flatten()
+            samples.append(float(len(rows)))
+            if len(rows) < self.phases.config.fedgmi_args.secure.rules.min_samples:
+                continue  # its size class is zero: the update would be multiplied by nothing
+            if "vae" in layout.parts:
+                metrics[f"vae_loss.{j}"] = self._train_vae(
+                    plan, state, j, rows, self.bench.vae_settings, layout, vector
+                )
+            metrics[f"expert_loss.{j}"] = self._train_expert(plan, state, j, rows, layout, vector)
+        return LocalUpdate(tuple(samples), vector, statistics, metrics)
+
+    def _evaluate(self, plan: Plan, state: MixtureState) -> LocalUpdate:
+        """Re-estimate α under these models, then measure the held-out parts."""
+        self.repartition(state)
+        return LocalUpdate((float(len(self.data.x_train)),), None, (), self.accuracy_metrics(state))
+
+    # ---- parts of a phase ----------------------------------------------------------------------------------------
+
+    @property
+    def _assignment(self) -> torch.Tensor:
+        if self.memory.assignment is None:
+            raise ValueError("the samples have not been partitioned")
+        return self.memory.assignment
+
+    def repartition(self, state: MixtureState) -> tuple[float, ...]:
+        """Put every training sample into its component and re-estimate α. Returns the statistics for the totals."""
+        count = len(self.data.x_train)
+        if self.partition != "map":
+            truth = self.data.true_component_train if self.partition == "truth" else None
+            assignment = torch.zeros(count, dtype=torch.int64) if truth is None else truth.long()
+            alpha = torch.bincount(assignment, minlength=self.components).double() / max(count, 1)
+            self.memory = replace(self.memory, assignment=assignment, alpha=alpha)
+            return ()
+        losses = self._score(self.data.x_train, state)
+        if count == 0:
+            self.memory = replace(self.memory, assignment=torch.zeros(0, dtype=torch.int64))
+            return survey_statistics(None, self.components)
+        scores = self._affinities(losses)
+        alpha = estimate_alpha(scores, self.affinity.proportions)
+        self.memory = replace(self.memory, assignment=assign(scores), alpha=alpha)
+        return survey_statistics(losses.double().mean(0), self.components)
+
+    def gate(self, x: torch.Tensor, state: MixtureState) -> torch.Tensor:
+        """Responsibilities from x alone, float64 (B, M); labels never enter."""
+        if self.partition != "map":
+            return torch.ones(len(x), 1, dtype=torch.float64)
+        return responsibilities(self._affinities(self._score(x, state)))
+
+    def predict(self, x: torch.Tensor, state: MixtureState, gate: torch.Tensor | None = None) -> torch.Tensor:
+        """p_i(y|x) = Σ_j r_i^j(x) p(y|x; w_j), float64 (B, classes)."""
+        gate = self.gate(x, state) if gate is None else gate
+        return mix(gate, torch.stack([expert_predictions(self.bench.expert, w, x) for w in state.experts]))
+
+    def accuracy_metrics(self, state: MixtureState) -> dict[str, float]:
+        """Accuracy of the personalised prediction on validation and test parts, and the mean confidence of the gate."""
+        names = (
+            "validation_accuracy",
+            "validation_silos",
+            "test_accuracy",
+            "test_silos",
+            "confidence",
+            "confidence_silos",
+        )
+        metrics = dict.fromkeys(names, 0.0)
+        for part, x, y in (
+            ("validation", self.data.x_val, self.data.y_val),
+            ("test", self.data.x_test, self.data.y_test),
+        ):
+            if len(x) and self.partition != "truth":
+                gate = self.gate(x, state)
+                right = self.predict(x, state, gate).argmax(1) == y
+                metrics[f"{part}_accuracy"], metrics[f"{part}_silos"] = float(right.double().mean()), 1.0
+                if part == "validation":
+                    metrics["confidence"], metrics["confidence_silos"] = float(gate.max(1).values.mean()), 1.0
+        return metrics
+
+    def _affinities(self, losses: torch.Tensor) -> torch.Tensor:
+        settings: Any = self.affinity
+        offset = self.memory.offset if settings.offset else None
+        return affinities(losses, log_proportions(self.memory.alpha), settings.temperature, offset)
+
+    def _score(self, x: torch.Tensor, state: MixtureState) -> torch.Tensor:
+        generator = self._generator("score") if self.affinity.score == "iwae" else None
+        return score_matrix(
+            self.bench.bank(state), x, self.affinity.score, generator=generator, samples=self.affinity.iwae_samples
+        )
+
+    def _train_vae(
+        self, plan: Plan, state: MixtureState, j: int, rows: torch.Tensor | None, settings: TrainSettings,
+        layout: Layout, out: FloatVector,
+    ) -> float:  # fmt: skip
+        if self.bench.vae is None:
+            raise ValueError("this method has no VAEs")
+        trained, loss = train_vae(
+            self.bench.vae, state.vaes[j], self.data.x_train, settings, self._generator(*_purpose(plan), "vae", j),
+            index=rows, what=f"{plan.phase} {plan.round}, VAE {j}",
+        )  # fmt: skip
+        layout.write_delta(out, j, "vae", trained, state.vaes[j])
+        return loss
+
+    def _train_expert(
+        self, plan: Plan, state: MixtureState, j: int, rows: torch.Tensor, layout: Layout, out: FloatVector
+    ) -> float:
+        trained, stats = train_expert(
+            self.bench.expert, state.experts[j], self.data.x_train, self.data.y_train, self.bench.expert_settings,
+            self._generator(*_purpose(plan), "expert", j), index=rows, what=f"{plan.phase} {plan.round}, expert {j}",
+        )  # fmt: skip
+        layout.write_delta(out, j, "expert", trained, state.experts[j])
+        return stats.loss
+
+    def _generator(self, *purpose: object) -> torch.Generator:
+        """Training's randomness: a fresh generator for each purpose, so that nothing depends on what ran before."""
+        return torch.Generator().manual_seed(derive_seed(self.phases.seed, "silo", self.silo, *purpose))
+
+
+def _purpose(plan: Plan) -> tuple[object, ...]:
+    return (plan.phase, plan.round)
+
+
+def _empty(layout: Layout) -> FloatVector:
+    return np.zeros(layout.length, dtype=np.float32)
+
+
+def _zero_losses(layout: Layout) -> dict[str, float]:
+    return {f"{part}_loss.{j}": 0.0 for part in layout.parts for j in range(layout.components)}
+
+
+def memory_to_arrays(memory: Memory) -> OrderedDict[str, np.ndarray[Any, Any]]:
+    """Memory → named arrays, for a checkpoint."""
+    found = ((name, getattr(memory, name)) for name in ("alpha", "assignment", "leaning", "offset"))
+    return OrderedDict((name, value.numpy()) for name, value in found if value is not None)
+
+
+def memory_from_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Memory:
+    """Inverse of ``memory_to_arrays``."""
+    return Memory(**{name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})

@@ -1,0 +1,157 @@
+"""What every party can work out alone: the phases, the layout of each upload, and the models that phases start from.
+
+Server and silos build one ``Phases`` each, from the agreed configuration and data shape, and reach the same bits.
+
+    candidates → (selection) → warmup (survey, training, survey, training …) → rounds → evaluate
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from fedgmi_fedml.config import Config
+from fedgmi_fedml.initialisation import survey_statistics_spec
+from fedgmi_fedml.mixture import MixtureState
+from fedgmi_fedml.models import build_expert, build_vae, export_state
+from fedgmi_fedml.packing import Layout, Part, StateDict
+from fedgmi_fedml.rounds.wire import Plan
+from fedgmi_fedml.shapes import DataShape
+from secure.types import MetricSpec, Rules, SessionParams, VectorSpec
+
+CANDIDATES, WARMUP, ROUNDS, EVALUATE = "candidates", "warmup", "rounds", "evaluate"
+ORDER = (CANDIDATES, WARMUP, ROUNDS, EVALUATE)
+
+_LOSS = {"bound": 1e7, "resolution": 2.0**-16}  # nats a sample; anything beyond is clipped and counted
+_RATE = {"bound": 1.0, "resolution": 2.0**-30}  # accuracies, and one per silo that could measure it
+
+
+class Phases:
+    """Layouts, schemas and starting models of a run.
+
+    Args:
+        config: the agreed configuration.
+        shape: shape of one sample and number of classes.
+        parts: what travels in the sample-level rounds: VAEs and experts, or (baselines) experts alone.
+    """
+
+    def __init__(self, config: Config, shape: DataShape, parts: Sequence[Part] = ("vae", "expert")) -> None:
+        self.config, self.shape, self.parts = config, shape, tuple(parts)
+        self.components = config.fedgmi_args.components
+        self.seed = config.common_args.random_seed
+        vae = self._model("vae", 0) if "vae" in parts else {}
+        expert = self._model("expert", 0)
+        clip = config.fedgmi_args.secure.clip
+        examples: dict[Part, StateDict] = {"vae": vae, "expert": expert}
+        self.rounds_layout = Layout({part: examples[part] for part in self.parts}, self.components, clip)
+        if vae:
+            self.warmup_layout = Layout({"vae": vae}, self.components, clip)
+            self.candidate_layout = Layout({"vae": vae}, 1, clip)
+
+    # ---- layouts and schemas -------------------------------------------------------------------------------------
+
+    def layout(self, phase: str) -> Layout:
+        """The layout of what a phase uploads (surveys and ``evaluate`` upload no models)."""
+        match phase:
+            case "candidates":
+                return self.candidate_layout
+            case "warmup":
+                return self.warmup_layout
+            case "rounds":
+                return self.rounds_layout
+        raise KeyError(phase)
+
+    def spec(self, phase: str, survey: bool = False) -> VectorSpec:
+        """Blocks, metrics and statistics of a phase's session."""
+        if phase == EVALUATE:
+            return VectorSpec(1, (), self._accuracy_metrics(component=0))
+        if survey:
+            return VectorSpec(self.components, (), (), survey_statistics_spec(self.components))
+        layout = self.layout(phase)
+        metrics = [
+            MetricSpec(f"{part}_loss.{j}", component=j, **_LOSS)
+            for part in layout.parts
+            for j in range(layout.components)
+        ]
+        if phase == ROUNDS:
+            metrics += self._accuracy_metrics(component=None)
+            return layout.spec(metrics, survey_statistics_spec(self.components) if "vae" in self.parts else ())
+        return layout.spec(metrics)
+
+    def _accuracy_metrics(self, component: int | None) -> tuple[MetricSpec, ...]:
+        """Accuracy summed over silos, and the number of silos that could measure one: their quotient is the mean."""
+        names = (
+            "validation_accuracy",
+            "validation_silos",
+            "test_accuracy",
+            "test_silos",
+            "confidence",
+            "confidence_silos",
+        )
+        return tuple(MetricSpec(name, component=component, **_RATE) for name in names)
+
+    def schema_digest(self) -> bytes:
+        """32 bytes: equal iff two parties agree on every upload of the run."""
+        hasher = hashlib.sha256(b"fedgmi/phases/1")
+        for phase in ORDER if "vae" in self.parts else (ROUNDS, EVALUATE):
+            hasher.update(self.spec(phase).digest())
+        return hasher.digest()
+
+    def session_params(self, run_id: str, plan: Plan, cohort: tuple[int, ...], roster_digest: bytes) -> SessionParams:
+        """The proposal for one plan: the server's word, and what a silo expects to hear."""
+        secure = self.config.fedgmi_args.secure
+        return SessionParams(
+            run_id=run_id,
+            phase=plan.phase,
+            round=plan.round,
+            attempt=plan.attempt,
+            group=plan.group,
+            backend=secure.backend,
+            cohort=cohort,
+            spec=self.spec(plan.phase, plan.survey),
+            start_digest=plan.start_digest,
+            config_digest=bytes.fromhex(self.config.digest()),
+            roster_digest=roster_digest,
+            rules=Rules(**secure.rules.model_dump()),
+            survey=plan.survey,
+            piece_bytes=secure.piece_bytes,
+        )
+
+    # ---- starting models -----------------------------------------------------------------------------------------
+
+    def candidate_start(self, draw: int) -> MixtureState:
+        """The common random VAE from which every cohort of draw ``draw`` starts (algorithm.md, A)."""
+        return MixtureState(vaes=(self._model("vae", self._seed("candidate", draw)),))
+
+    def initial_experts(self) -> tuple[StateDict, ...]:
+        """M experts, distinct across components, the same on all parties."""
+        return tuple(self._model("expert", self._seed("expert", j)) for j in range(self.components))
+
+    def can_work_out(self, plan: Plan) -> bool:
+        """Whether a silo needs no models to start from: the first round of a draw of candidates."""
+        return plan.phase == CANDIDATES and plan.round % self.config.fedgmi_args.initialisation.candidate_rounds == 0
+
+    def draw_of(self, plan: Plan) -> int:
+        """The draw that a candidate round belongs to."""
+        return plan.round // self.config.fedgmi_args.initialisation.candidate_rounds
+
+    def _model(self, part: Part, seed: int) -> StateDict:
+        build = build_vae if part == "vae" else build_expert
+        return export_state(build(self.config, self.shape, seed))
+
+    def _seed(self, *purpose: object) -> int:
+        return derive_seed(self.seed, *purpose)
+
+    # ---- sizes ---------------------------------------------------------------------------------------------------
+
+    def candidate_draws(self, silos: int) -> int:
+        """Draws of disjoint cohorts needed for the wanted number of candidates (at least 3M)."""
+        start = self.config.fedgmi_args.initialisation
+        wanted = start.candidates or 3 * self.components
+        return -(-wanted // max(1, silos // start.cohort_size))
+
+
+def derive_seed(seed: int, *purpose: object) -> int:
+    """A 63-bit seed for one purpose: SHA-256 over the run's public seed and the purpose's words. Never for secrets."""
+    text = "/".join(map(str, (seed, *purpose)))
+    return int.from_bytes(hashlib.sha256(f"fedgmi/seed/{text}".encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,315 @@
+"""The server's driver of a run: messages in, messages out, deadlines as events.
+
+The algorithm itself is a script (``rounds.fedgmi``): a generator that yields what it waits for. This class feeds it.
+It never blocks and never reads a clock; whoever pumps the messages does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedgmi_fedml.errors import RunError
+from fedgmi_fedml.mixture import MixtureState
+from fedgmi_fedml.rounds.cohort_step import CohortStep, Outcome, StepContext
+from fedgmi_fedml.rounds.models_codec import encode_models
+from fedgmi_fedml.rounds.phases import Phases
+from fedgmi_fedml.rounds.wire import (
+    Beacon,
+    Commitments,
+    Failed,
+    Finish,
+    Finished,
+    InSession,
+    Join,
+    Message,
+    Plan,
+    Ready,
+    Released,
+    Reveal,
+    WireError,
+    decode,
+    encode,
+)
+from fedgmi_fedml.version import WIRE_VERSION
+from secure.api import Credentials, RandomBytes, encode_aggregate
+from secure.beacon import commitment, from_reveals
+
+Notify = Callable[[str, dict[str, object]], None]
+"""Called with (event, fields) for whoever watches: telemetry, progress. Fields hold only what the server may know."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """Deliver ``payload`` to silo ``to``."""
+
+    to: int
+    payload: bytes
+
+
+@dataclass
+class Wait:
+    """What a script waits for: ``ready`` says whether it may go on, ``seconds`` how long at most."""
+
+    ready: Callable[[], bool]
+    stage: Callable[[], str]
+    seconds: Callable[[], float]
+
+
+Script = Generator[Wait, bool, None]
+
+
+@dataclass
+class Traffic:
+    """Bytes and messages between the server and all silos in one phase."""
+
+    up: int = 0
+    down: int = 0
+    messages: int = 0
+
+
+@dataclass(eq=False)
+class ServerRun:
+    """The server's side of one run.
+
+    Args:
+        phases: layouts and starting models.
+        silos: roster ids, ascending.
+        run_id: names the run on all parties.
+        script: the algorithm, called with this run.
+        credentials: the server's identity and the roster; ``None`` with back-end ``none``.
+        spool_dir: where uploads wait until they are complete.
+        notify: told of every event that the server may know.
+        random: operating system randomness; injected in tests.
+    """
+
+    phases: Phases
+    silos: tuple[int, ...]
+    run_id: str
+    script: Callable[[ServerRun], Script]
+    credentials: Credentials | None
+    spool_dir: Path
+    notify: Notify = lambda event, fields: None
+    random: RandomBytes = os.urandom
+    outgoing: deque[Outgoing] = field(default_factory=deque)
+    traffic: dict[str, Traffic] = field(default_factory=dict)
+    phase: str = "join"
+    finished: bool = False
+    failed_silos: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._joined: dict[int, Join] = {}
+        self._nonces: dict[int, bytes] = {}
+        self._left: set[int] = set()
+        self._steps: list[CohortStep] = []
+        self._holds: dict[int, bytes] = {}
+        self.beacon = b""
+        self._script = self.script(self)
+        self._wait: Wait | None = None
+        deadlines = self.phases.config.fedgmi_args.secure.deadlines
+        self._join_seconds, self._ready_seconds = float(deadlines.join), float(deadlines.ready)
+        self._step_seconds = float(deadlines.step)
+
+    # ---- the pump's side -----------------------------------------------------------------------------------------
+
+    def start(self) -> Iterable[Outgoing]:
+        """Begin; yields what there is to send."""
+        self._wait = next(self._script)
+        return self._drain()
+
+    def handle(self, silo: int, payload: bytes) -> Iterable[Outgoing]:
+        """Take one message from ``silo``. Garbage and messages out of turn are ignored and noted, never fatal."""
+        traffic = self.traffic.setdefault(self.phase, Traffic())
+        traffic.up += len(payload)
+        traffic.messages += 1
+        try:
+            self._take(silo, decode(payload))
+        except WireError as error:
+            self.notify("refused", {"silo": silo, "reason": str(error)})
+        return self._advance()
+
+    def deadline(self) -> Iterable[Outgoing]:
+        """The present stage's time is up."""
+        return self._advance(timed_out=True)
+
+    def lost(self, silo: int) -> Iterable[Outgoing]:
+        """The transport says that this silo is gone."""
+        for step in self._steps:
+            step.lost(silo)
+        return self._advance()
+
+    @property
+    def stage(self) -> str:
+        """What is being waited for; the pump restarts its clock when it changes."""
+        return "" if self._wait is None else self._wait.stage()
+
+    @property
+    def stage_seconds(self) -> float:
+        """How long the present stage may last."""
+        return 0.0 if self._wait is None else self._wait.seconds()
+
+    # ---- the script's side ---------------------------------------------------------------------------------------
+
+    def gather(self) -> Script:
+        """Wait for all silos to join, then agree on the beacon from committed nonces."""
+        timed_out = yield Wait(lambda: len(self._joined) == len(self.silos), lambda: "join", lambda: self._join_seconds)
+        if timed_out:
+            self.notify("absent", {"silos": [s for s in self.silos if s not in self._joined]})
+        commitments = {silo: join.nonce_commitment for silo, join in sorted(self._joined.items())}
+        for silo in commitments:
+            self.send(silo, Commitments(commitments))
+        yield Wait(lambda: len(self._nonces) == len(commitments), lambda: "beacon", lambda: self._step_seconds)
+        nonces = dict(sorted(self._nonces.items()))
+        missing = sorted(set(commitments) - set(nonces))
+        if missing or not nonces:  # a beacon from a part of the commitments could be steered by withholding
+            raise RunError(f"silos {missing} did not reveal their nonces: start the run again, without them if need be")
+        self.beacon = from_reveals(
+            {silo: (commitments[silo], nonce) for silo, nonce in nonces.items()}, self.run_id.encode()
+        )
+        for silo in self.available:
+            self.send(silo, Beacon(nonces))
+
+    @property
+    def available(self) -> tuple[int, ...]:
+        """Silos that have joined and revealed their nonce, ascending."""
+        return tuple(sorted(set(self._nonces) - self.failed_silos))
+
+    def steps(self, plans: Sequence[Plan], starts: Sequence[MixtureState]) -> Generator[Wait, bool, list[Outcome]]:
+        """Run plans side by side (disjoint cohorts) to their outcomes; silos that lack the models get them first."""
+        self.phase = plans[0].phase
+        for plan, start in zip(plans, starts, strict=True):
+            self._provide(plan.cohort, start, plan)
+        self._steps = [CohortStep(self._context(), plan) for plan in plans]
+        for step in self._steps:
+            step.begin()
+        where = f"{self.phase} {plans[0].round}"
+        wait = Wait(
+            lambda: all(step.outcome for step in self._steps),
+            lambda: f"{where}: " + "; ".join(step.stage for step in self._steps),
+            lambda: max(step.stage_seconds for step in self._steps),
+        )
+        while (yield wait):
+            for step in self._steps:
+                step.deadline()
+        outcomes = [step.outcome for step in self._steps if step.outcome]
+        self._steps = []
+        return outcomes
+
+    def released(self, outcome: Outcome, end: MixtureState) -> None:
+        """A step moved the models on: note who holds them, and tell the silos that were not in the cohort."""
+        plan, aggregate = outcome.plan, outcome.aggregate
+        if aggregate is None:
+            return
+        inside = set(aggregate.survivors)
+        message: Released | None = None
+        for silo in self.available:
+            if self._holds.get(silo) != plan.start_digest:
+                continue
+            if silo not in inside:
+                message = message or Released(
+                    plan.phase, plan.round, plan.start_digest, end.digest, encode_aggregate(aggregate)
+                )
+                self.send(silo, message)
+            self._holds[silo] = end.digest
+
+    def finish(self, reason: str, final: MixtureState, best: MixtureState, failed: bool = False) -> Script:
+        """Tell everybody, wait for their farewells, and end."""
+        self.phase = "finish"
+        for state in (best, final):
+            for silo in self.available:
+                self._provide((silo,), state, None)
+        for silo in self.available:
+            self.send(silo, Finish(reason, final.digest, best.digest, failed))
+        yield Wait(lambda: self._left >= set(self.available), lambda: "finish", lambda: self._ready_seconds)
+
+    def send(self, silo: int, message: Message) -> None:
+        """Queue one message."""
+        self._queue(silo, encode(message))
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _queue(self, silo: int, payload: bytes) -> None:
+        traffic = self.traffic.setdefault(self.phase, Traffic())
+        traffic.down += len(payload)
+        traffic.messages += 1
+        self.outgoing.append(Outgoing(silo, payload))
+
+    def _context(self) -> StepContext:
+        roster = self.credentials.roster.digest() if self.credentials else bytes(32)
+        return StepContext(
+            self.run_id, self.phases, self.credentials, self.spool_dir, self.random, self.send, roster,
+            self._ready_seconds, self._step_seconds,
+        )  # fmt: skip
+
+    def _provide(self, silos: Sequence[int], state: MixtureState, plan: Plan | None) -> None:
+        """Send whole models to the silos that do not hold them and cannot work them out."""
+        payload: bytes | None = None
+        for silo in silos:
+            if self._holds.get(silo) == state.digest:
+                continue
+            if plan is not None and self.phases.can_work_out(plan):
+                self._holds[silo] = state.digest
+                continue
+            payload = payload or encode(encode_models(state))
+            self._queue(silo, payload)
+            self._holds[silo] = state.digest
+
+    def _take(self, silo: int, message: Message) -> None:
+        match message:
+            case Join():
+                self._join(silo, message)
+            case Reveal(nonce=nonce):
+                joined = self._joined.get(silo)
+                if joined and len(nonce) == 32 and commitment(silo, nonce) == joined.nonce_commitment:
+                    self._nonces[silo] = nonce
+            case Ready() | InSession():
+                for step in self._steps:
+                    if (step.plan.phase, step.plan.round, step.plan.group) == (
+                        message.phase,
+                        message.round,
+                        message.group,
+                    ):
+                        step.handle(silo, message)
+            case Failed():
+                self.notify("silo_failed", {"silo": silo, "round": message.round, "error": message.error_class})
+                for step in self._steps:
+                    step.lost(silo)
+            case Finished():
+                self._left.add(silo)
+            case _:
+                self.notify("refused", {"silo": silo, "reason": f"{type(message).__name__} is not for the server"})
+
+    def _join(self, silo: int, join: Join) -> None:
+        """Admit a silo whose announcement agrees with the server's in every field; name the first difference else."""
+        phases = self.phases
+        expected = {
+            "wire version": (join.wire_version, WIRE_VERSION),
+            "back-end": (join.backend, phases.config.fedgmi_args.secure.backend),
+            "input shape": (tuple(join.input_shape), tuple(phases.shape.input_shape)),
+            "number of classes": (len(join.class_names), phases.shape.classes),
+            "model schema": (join.models_schema, phases.schema_digest()),
+            "configuration digest": (join.config_digest, phases.config.digest()),
+        }
+        for what, (theirs, ours) in expected.items():
+            if theirs != ours:
+                self.notify("refused", {"silo": silo, "reason": f"{what} differs from the server's"})
+                self.send(silo, Finish(f"{what} differs from the server's", b"", b"", failed=True))
+                return
+        if silo in self.silos and silo not in self._joined:
+            self._joined[silo] = join
+
+    def _advance(self, timed_out: bool = False) -> Iterable[Outgoing]:
+        while not self.finished and self._wait and (timed_out or self._wait.ready()):
+            try:
+                self._wait = self._script.send(timed_out)
+            except StopIteration:
+                self.finished = True
+            timed_out = False
+        return self._drain()
+
+    def _drain(self) -> Iterable[Outgoing]:
+        while self.outgoing:
+            yield self.outgoing.popleft()

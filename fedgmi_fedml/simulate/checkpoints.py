@@ -1,0 +1,77 @@
+"""A simulation's checkpoint: the server's progress and every silo's memory, in one atomic folder, so that they cannot part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgmi_fedml.checkpoint import Checkpointer
+from fedgmi_fedml.mixture import MixtureState
+from fedgmi_fedml.packing import StateDict
+from fedgmi_fedml.rounds.fedgmi import Progress
+
+_PLAIN = ("phase", "round", "warmed", "best_accuracy", "best_round", "stale")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where to go on: the server's progress, and per silo the arrays of its memory."""
+
+    progress: Progress
+    memories: dict[int, dict[str, Any]]
+
+
+def save(checkpointer: Checkpointer, progress: Progress, memories: Mapping[int, Mapping[str, Any]]) -> None:
+    """Write one whole step."""
+    models: dict[str, StateDict] = {}
+    for prefix, states in _groups(progress):
+        for number, state in enumerate(states):
+            models |= {f"{prefix}-{number}-vae-{j}": model for j, model in enumerate(state.vaes)}
+            models |= {f"{prefix}-{number}-expert-{j}": model for j, model in enumerate(state.experts)}
+    arrays = {
+        f"silo-{silo}/{name}": np.ascontiguousarray(value)
+        for silo, memory in memories.items()
+        for name, value in memory.items()
+    }
+    plain = {name: getattr(progress, name) for name in _PLAIN}
+    checkpointer.save(
+        (progress.phase, progress.round), models=models, progress=plain, arrays=arrays,
+        state_digest=progress.state.digest.hex(),
+    )  # fmt: skip
+
+
+def restore(checkpointer: Checkpointer) -> Restored | None:
+    """The last whole step, or ``None``."""
+    saved = checkpointer.latest()
+    if saved is None:
+        return None
+    groups: dict[str, dict[int, dict[str, dict[int, StateDict]]]] = {}
+    for name, model in saved.models.items():
+        prefix, number, part, j = name.split("-")
+        groups.setdefault(prefix, {}).setdefault(int(number), {}).setdefault(part, {})[int(j)] = model
+    states = {prefix: tuple(_state(found[n]) for n in sorted(found)) for prefix, found in groups.items()}
+    progress = Progress(
+        **saved.progress,
+        candidates=states.get("candidate", ()),
+        state=states.get("state", (MixtureState(),))[0],
+        best=states.get("best", (None,))[0],
+    )
+    memories: dict[int, dict[str, Any]] = {}
+    for name, array in saved.arrays.items():
+        silo, _, field = name.partition("/")
+        memories.setdefault(int(silo.removeprefix("silo-")), {})[field] = array
+    return Restored(progress, memories)
+
+
+def _groups(progress: Progress) -> list[tuple[str, tuple[MixtureState, ...]]]:
+    state = (progress.state,) if progress.state.components else ()
+    best = (progress.best,) if progress.best is not None else ()
+    return [("candidate", progress.candidates), ("state", state), ("best", best)]
+
+
+def _state(parts: Mapping[str, Mapping[int, StateDict]]) -> MixtureState:
+    vaes, experts = (parts.get(part, {}) for part in ("vae", "expert"))
+    return MixtureState(tuple(vaes[j] for j in sorted(vaes)), tuple(experts[j] for j in sorted(experts)))

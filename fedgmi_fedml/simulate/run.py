@@ -1,0 +1,160 @@
+"""``fedgmi simulate``: data, parties, FedGMI, the methods it is compared with, and a report."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from fedgmi_fedml import atomic
+from fedgmi_fedml.baselines import METHODS
+from fedgmi_fedml.checkpoint import Checkpointer
+from fedgmi_fedml.config import Config
+from fedgmi_fedml.data import Federation, load_federation
+from fedgmi_fedml.errors import Interrupted, RunEndedEarly, RunError
+from fedgmi_fedml.progress import Progress
+from fedgmi_fedml.report import write_report
+from fedgmi_fedml.rounds import fedgmi
+from fedgmi_fedml.rounds.phases import Phases
+from fedgmi_fedml.rounds.server import ServerRun
+from fedgmi_fedml.simulate.checkpoints import restore, save
+from fedgmi_fedml.simulate.outcome import MethodResult, write_outcome
+from fedgmi_fedml.simulate.parties import Parties
+from fedgmi_fedml.simulate.pump import Fault, Pump, no_fault
+from fedgmi_fedml.simulate.watch import Watch
+from fedgmi_fedml.telemetry import Telemetry, open_telemetry
+
+log = logging.getLogger(__name__)
+
+
+def run_simulation(
+    config: Config, out: Path, resume: bool = False, workers: int = 1, *, fault: Fault = no_fault
+) -> Path:
+    """Run FedGMI and what it is compared with; everything is written below ``out``.
+
+    Args:
+        config: validated configuration.
+        out: the run's folder; must be empty or absent unless ``resume``.
+        resume: go on from the last whole round in ``out``; ends in the same bits as an uninterrupted run.
+        workers: processes that train silos; changes nothing but the time.
+        fault: what the network does to messages (tests).
+
+    Returns:
+        The path of ``report.html``.
+
+    Raises:
+        RunError: ``out`` is in use, or holds nothing to resume. RunEndedEarly: no result could be reached.
+        Interrupted: Ctrl-C; ``out`` can be resumed.
+    """
+    began = time.monotonic()
+    checkpointer = _folder(config, out, resume)
+    torch.set_num_threads(1)
+    federation = load_federation(config)
+    with (
+        _scratch() as scratch,
+        Progress() as progress,
+        open_telemetry(out, "simulation", tensorboard=config.tracking_args.enable_tensorboard) as telemetry,
+    ):
+        parties = Parties(config, federation, workers, scratch)
+        simulation = Simulation(config, out, parties, federation, checkpointer, telemetry, progress, fault)
+        try:
+            results = simulation.run(resume)
+        except KeyboardInterrupt:
+            telemetry.event("interrupted")
+            raise Interrupted(out, simulation.position) from None
+        finally:
+            parties.close()
+        write_outcome(config, out, federation, results, parties, time.monotonic() - began)
+    return write_report(out)
+
+
+class Simulation:
+    """All methods of one run, one after the other, on the same parties."""
+
+    def __init__(
+        self, config: Config, out: Path, parties: Parties, federation: Federation, checkpointer: Checkpointer,
+        telemetry: Telemetry, progress: Progress, fault: Fault,
+    ) -> None:  # fmt: skip
+        self.config, self.out, self.parties, self.federation = config, out, parties, federation
+        self._checkpointer, self._telemetry, self._progress, self._fault = checkpointer, telemetry, progress, fault
+        self.position = "before the first round"
+        self._unsaved: fedgmi.Progress | None = None
+
+    def run(self, resume: bool) -> dict[str, MethodResult]:
+        """Every method's result, by name."""
+        wanted = ["fedgmi", *(m for m in self.config.validation_args.evaluate_baselines if m != "local")]
+        if self.config.validation_args.evaluate_oracle and self.federation.component_names:
+            wanted.append("oracle")
+        results = {method: self._method(method, resume) for method in wanted}
+        if "local" in self.config.validation_args.evaluate_baselines:
+            self._progress.phase("local only", len(self.parties.hosts))
+            results["local"] = MethodResult.local(self.parties.gather("train_local_only"))
+        return results
+
+    def _method(self, name: str, resume: bool) -> MethodResult:
+        """One method through the drivers, from its start or from the last whole round."""
+        method = METHODS[name]
+        true_components = len(self.federation.component_names) or self.config.fedgmi_args.components
+        config = method.configure(self.config, true_components)
+        restored = restore(self._checkpointer) if resume and name == "fedgmi" else None
+        watch = Watch(name, self._telemetry, self._progress)
+        script = fedgmi.FedGMI(
+            save=self._note if name == "fedgmi" else lambda progress: None,
+            resume=restored.progress if restored else None,
+        )
+        run_id = f"{config.common_args.run_name}/{name}"
+        with tempfile.TemporaryDirectory(prefix="fedgmi-spool-") as spool:
+            server = ServerRun(
+                Phases(config, self.federation.shape, method.parts), self.parties.ids, run_id, script,
+                self.parties.server, Path(spool), notify=watch,
+            )  # fmt: skip
+            watch.server = server
+            pump = Pump(server, self.parties.hosts, fault=self._fault, after_server=self._save, check=self._check)
+            pump.run(self.parties.start(name, run_id, restored.memories if restored else None))
+        if script.outcome != "finished":
+            raise RunEndedEarly(
+                f"{name}: three rounds in a row reached no result; the last whole models are kept", self.out
+            )
+        return MethodResult(script.progress, self.parties.gather("reports"), watch, dict(server.traffic))
+
+    def _note(self, progress: fedgmi.Progress) -> None:
+        self._unsaved = progress
+        self.position = f"before {progress.phase} {progress.round}"
+
+    def _save(self) -> None:
+        """Write the checkpoint between the server's step and the first message of the next one."""
+        if self._unsaved is not None:
+            progress, self._unsaved = self._unsaved, None
+            save(self._checkpointer, progress, self.parties.gather("memories"))
+
+    def _check(self) -> None:
+        """A silo's local work that raised ends a simulation: there is no other hospital to be polite to."""
+        for host in self.parties.hosts:
+            for silo, error in getattr(host, "errors", ()):
+                raise error if isinstance(error, RunError) else RunError(f"silo {silo}: {error}") from error
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="fedgmi-") as folder:
+        yield Path(folder)
+
+
+def _folder(config: Config, out: Path, resume: bool) -> Checkpointer:
+    """The run's folder, checked; the effective configuration is written into it."""
+    checkpointer = Checkpointer(out / "checkpoints", config.digest())
+    if resume:
+        if checkpointer.latest() is None:
+            raise RunError(f"{out} holds no whole round to resume from: start without --resume")
+        shutil.rmtree(out / "models", ignore_errors=True)
+    elif out.exists() and any(out.iterdir()):
+        raise RunError(f"{out} is not empty: choose another --out, or add --resume to go on with it")
+    out.mkdir(parents=True, exist_ok=True)
+    atomic.write_bytes(out / "config.yaml", config.to_yaml().encode())
+    return checkpointer
