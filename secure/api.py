@@ -10,65 +10,73 @@ Bytes go in, events come out; nothing here opens a socket, starts a thread or re
     for event in s.handle(payload): …                 for event in s.handle(silo, payload): …
       TotalsKnown → s.submit(vector, metrics)           SessionReleased / SessionSurveyed / SessionAbortedEvent
       SessionReleased / SessionAbortedEvent           s.deadline() when the step's time is up
+
+Everything an outsider needs is importable from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from secure.types import Aggregate, SiloId, Totals
+from secure.codec import BULK_OVERHEAD, decode, encode
+from secure.errors import DecodeError, InputError
+from secure.events import Event, Send, SessionAbortedEvent, SessionReleased, SessionSurveyed, TotalsKnown
+from secure.fixedpoint import dequantise_into, segments
+from secure.identity import Identity
+from secure.journal import Journal
+from secure.keys import RandomBytes
+from secure.messages import Sum
+from secure.plain import PlainServer, PlainSilo
+from secure.policy import Policy
+from secure.protocol.release import byte_view
+from secure.roster import Roster
+from secure.types import Aggregate, Contribution, SessionParams, SiloId, Totals, VectorSpec
+
+__all__ = [
+    "Aggregate",
+    "Contribution",
+    "Credentials",
+    "Event",
+    "Send",
+    "ServerSession",
+    "SessionAbortedEvent",
+    "SessionParams",
+    "SessionReleased",
+    "SessionSurveyed",
+    "SiloSession",
+    "Totals",
+    "TotalsKnown",
+    "decode_aggregate",
+    "dequantise",
+    "encode_aggregate",
+    "open_server",
+    "open_silo",
+]
 
 
 @dataclass(frozen=True, repr=False)
-class Send:
-    """Deliver ``payload`` to silo ``to`` (``to`` is ``None`` from a silo: everything goes to the server)."""
+class Credentials:
+    """Who a party is and whom it trusts.
 
-    payload: bytes
-    to: SiloId | None = None
-
-    def __repr__(self) -> str:
-        return f"Send(to={self.to}, {len(self.payload)} bytes)"
-
-
-@dataclass(frozen=True)
-class TotalsKnown:
-    """Silo only: the totals are known; ``submit`` may be called (unless the session is a survey or nothing is open)."""
-
-    totals: Totals
-
-
-@dataclass(frozen=True)
-class SessionReleased:
-    """Terminal: the sum of the survivors."""
-
-    aggregate: Aggregate
-
-
-@dataclass(frozen=True)
-class SessionSurveyed:
-    """Terminal: the silos know the totals, nothing was uploaded (a survey, or no component is open).
-
-    ``contributors`` and ``open`` are all that the server learns.
+    Attributes:
+        identity: own Ed25519 key pair.
+        roster: the roster; the caller has checked it (``Policy.check_roster``).
+        policy: the silo's local policy; ``None`` for the server only.
     """
 
-    open: tuple[bool, ...]
-    cohort: tuple[SiloId, ...]
+    identity: Identity
+    roster: Roster
+    policy: Policy | None = None
 
-
-@dataclass(frozen=True)
-class SessionAbortedEvent:
-    """Terminal: no result. ``reason`` is for people; ``culprits`` are silos proved or presumed at fault."""
-
-    reason: str
-    culprits: tuple[SiloId, ...] = ()
-
-
-Event = Send | TotalsKnown | SessionReleased | SessionSurveyed | SessionAbortedEvent
+    def __repr__(self) -> str:
+        return f"Credentials({self.identity!r}, roster version {self.roster.version})"
 
 
 class SiloSession(Protocol):
@@ -119,5 +127,121 @@ class ServerSession(Protocol):
         """Silos whose message the present step still awaits."""
 
     @property
+    def voids(self) -> tuple[bytes, ...]:
+        """Signed "no share released, state erased" of an aborted session, for ``open_server`` of its repeat."""
+
+    @property
     def done(self) -> bool:
         """Whether a terminal event was emitted."""
+
+
+def open_silo(
+    silo: SiloId,
+    expected: SessionParams,
+    contribution: Contribution,
+    *,
+    credentials: Credentials | None = None,
+    journal: Journal | None = None,
+    random: RandomBytes = os.urandom,
+) -> SiloSession:
+    """A silo's side of a session.
+
+    Args:
+        silo: own roster id.
+        expected: what the proposal must say. Its cohort is the drawn one: the proposal's may be smaller; its attempt is
+            a lower bound; its rules are the least strict that are accepted.
+        contribution: this silo's part of the totals.
+        credentials, journal: required by every back-end but ``none``.
+        random: source of secrets; injected so that tests can replay.
+
+    Raises:
+        InputError: contribution and layout do not fit, or credentials are missing.
+        CapacityError: the layout does not fit the ring.
+    """
+    if expected.backend == "none":
+        return PlainSilo(silo, expected, contribution, credentials.policy if credentials else None)
+    raise InputError(f"back-end {expected.backend!r} is not available")
+
+
+def open_server(
+    params: SessionParams,
+    *,
+    credentials: Credentials | None = None,
+    spool_dir: Path | None = None,
+    random: RandomBytes = os.urandom,
+    voids: Sequence[bytes] = (),
+) -> ServerSession:
+    """The server's side of a session.
+
+    Args:
+        params: the proposal.
+        credentials: identity with the roster's server key, and the roster; required by every back-end but ``none``.
+        spool_dir: where uploads wait until they are complete; ``None``: the system's directory for temporary files.
+        random: source of secrets.
+        voids: ``ServerSession.voids`` of an earlier session from the same starting models, if this one repeats it.
+
+    Raises:
+        InputError: infeasible rules, or credentials are missing.
+        CapacityError: the layout does not fit the ring.
+    """
+    if params.backend == "none":
+        return PlainServer(params, spool_dir, credentials.roster if credentials else None)
+    raise InputError(f"back-end {params.backend!r} is not available")
+
+
+def encode_aggregate(aggregate: Aggregate) -> bytes:
+    """A released aggregate as bytes, for silos that were not in the cohort; read with ``decode_aggregate``."""
+    values: npt.NDArray[Any] = np.ascontiguousarray(aggregate.values)
+    names = [item.name for item in aggregate.spec.metrics]
+    return encode(
+        Sum(
+            spec=aggregate.spec.digest(),
+            dtype=_dtype(values),
+            open=aggregate.open,
+            cohort=aggregate.cohort,
+            survivors=aggregate.survivors,
+            metrics=tuple(float(aggregate.metrics[name]) for name in names),
+            clipped_share=float(aggregate.clipped_share),
+            values=byte_view(values.astype(_dtype(values), copy=False)),
+        )
+    )
+
+
+def _dtype(values: npt.NDArray[Any]) -> str:
+    return "<i4" if values.dtype.kind == "i" else "<f4"
+
+
+def decode_aggregate(data: bytes, spec: VectorSpec) -> Aggregate:
+    """Undo ``encode_aggregate``; the values are a read-only view of ``data``.
+
+    Raises:
+        DecodeError: no aggregate, or one of another layout.
+    """
+    message = decode(data, Sum, limit=4 * spec.length + BULK_OVERHEAD)
+    fits = message.spec == spec.digest() and memoryview(message.values).nbytes == 4 * spec.length
+    fits = fits and len(message.open) == spec.components and len(message.metrics) == len(spec.metrics)
+    if not fits or message.dtype not in ("<i4", "<f4"):
+        raise DecodeError("aggregate of another layout")
+    values = np.frombuffer(message.values, dtype=message.dtype)
+    values.flags.writeable = False
+    return Aggregate(
+        spec=spec,
+        values=values,
+        open=message.open,
+        cohort=message.cohort,
+        survivors=message.survivors,
+        metrics={item.name: value for item, value in zip(spec.metrics, message.metrics, strict=True)},
+        clipped_share=message.clipped_share,
+    )
+
+
+def dequantise(aggregate: Aggregate) -> npt.NDArray[np.float32]:
+    """The sum in the parameters' unit: float32, shape (spec.length,), a new array."""
+    out = np.empty(aggregate.spec.length, dtype=np.float32)
+    if aggregate.values.dtype.kind == "f":
+        out[:] = aggregate.values
+        return out
+    values = np.asarray(aggregate.values, dtype=np.int32)
+    for part in segments(aggregate.spec, (1.0,) * aggregate.spec.components):
+        dequantise_into(values[part.start : part.stop], part.scale, out[part.start : part.stop])
+    return out

@@ -1,0 +1,120 @@
+"""Step 0: from ``SessionParams`` to the proposal on the wire and back, and what a silo refuses in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from secure.gate import feasibility
+from secure.keys import frame
+from secure.messages import Proposal
+from secure.policy import weaker_rules
+from secure.types import Rules, SessionParams
+
+QUANTISER = "nearest-even, 2^29 steps a clip"
+PIECE_RANGE = (1 << 10, 1 << 26)
+"""Smallest and largest size of an upload piece, in bytes."""
+
+
+def digest(label: str, *fields: bytes) -> bytes:
+    """32-byte SHA-256 over a label and length-prefixed fields: every public hash of the protocol."""
+    return hashlib.sha256(frame(("fedgmi/1/" + label).encode(), *fields)).digest()
+
+
+def make_proposal(params: SessionParams, server_key: bytes = bytes(32), voids: Sequence[bytes] = ()) -> Proposal:
+    """The unsigned proposal of these parameters.
+
+    Args:
+        server_key: the server's one-time X25519 public key (zeros with back-end ``none``).
+        voids: encoded ``Void`` messages of an earlier session from the same starting point.
+    """
+    rules, case = params.rules, feasibility(len(params.cohort))
+    return Proposal(
+        run_id=params.run_id,
+        phase=params.phase,
+        round=params.round,
+        attempt=params.attempt,
+        group=params.group,
+        backend=params.backend,
+        cohort=params.cohort,
+        spec=params.spec.digest(),
+        start=params.start_digest,
+        config=params.config_digest,
+        roster=params.roster_digest,
+        colluders=rules.colluders,
+        max_drops=rules.max_drops,
+        min_contributors=rules.min_contributors,
+        min_samples=rules.min_samples,
+        w_max=float(rules.w_max),
+        verified_sums=rules.verified_sums,
+        threshold=case.threshold,
+        quorum=case.quorum,
+        quantiser=QUANTISER,
+        survey=params.survey,
+        piece_bytes=params.piece_bytes,
+        server_key=server_key,
+        voids=tuple(voids),
+        signature=b"",
+    )
+
+
+def proposal_hash(proposal: Proposal) -> bytes:
+    """What every advert signs: all fields of the proposal, the signature left out."""
+    return digest("proposal", proposal.body())
+
+
+def rules_of(proposal: Proposal) -> Rules:
+    """The proposal's rules."""
+    return Rules(
+        colluders=proposal.colluders,
+        max_drops=proposal.max_drops,
+        min_contributors=proposal.min_contributors,
+        min_samples=proposal.min_samples,
+        w_max=proposal.w_max,
+        verified_sums=proposal.verified_sums,
+    )
+
+
+def agreed(proposal: Proposal, expected: SessionParams) -> SessionParams:
+    """What the session runs on: the silo's own expectation with the proposal's cohort, attempt and (stricter) rules."""
+    return replace(
+        expected,
+        cohort=proposal.cohort,
+        attempt=proposal.attempt,
+        rules=rules_of(proposal),
+        piece_bytes=proposal.piece_bytes,
+    )
+
+
+def objections(proposal: Proposal, expected: SessionParams, silo: int) -> list[str]:
+    """Every field in which the proposal differs from, or falls short of, what this silo expects; empty when none.
+
+    Names of fields only: what a silo expected is not the server's business.
+    """
+    case = feasibility(len(proposal.cohort))
+    pairs = (
+        ("run", proposal.run_id, expected.run_id),
+        ("phase", proposal.phase, expected.phase),
+        ("round", proposal.round, expected.round),
+        ("group", proposal.group, expected.group),
+        ("back-end", proposal.backend, expected.backend),
+        ("layout of the upload", proposal.spec, expected.spec.digest()),
+        ("starting models", proposal.start, expected.start_digest),
+        ("configuration", proposal.config, expected.config_digest),
+        ("roster", proposal.roster, expected.roster_digest),
+        ("survey", proposal.survey, expected.survey),
+        ("quantiser", proposal.quantiser, QUANTISER),
+        ("threshold", proposal.threshold, case.threshold),
+        ("quorum", proposal.quorum, case.quorum),
+    )
+    found = [f"{name} differs from what this silo expects" for name, got, want in pairs if got != want]
+    if proposal.attempt < expected.attempt:
+        found.append("attempt is older than what this silo expects")
+    if not set(proposal.cohort) <= set(expected.cohort):
+        found.append("cohort holds silos that were not drawn")
+    if silo not in proposal.cohort:
+        found.append("cohort leaves this silo out")
+    if not PIECE_RANGE[0] <= proposal.piece_bytes <= PIECE_RANGE[1]:
+        found.append("size of upload pieces is out of range")
+    return found + weaker_rules(rules_of(proposal), expected.rules)

@@ -1,0 +1,93 @@
+"""What a session takes in and gives out as NumPy: checks of a submitted vector, a release as an ``Aggregate``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secure.errors import InputError, ProtocolError
+from secure.messages import Release
+from secure.types import Aggregate, SessionParams, VectorSpec
+
+
+def byte_view(array: npt.NDArray[Any]) -> memoryview:
+    """The bytes of a contiguous array, without a copy (an empty array's view cannot be cast)."""
+    return array.data.cast("B") if array.size else memoryview(b"")
+
+
+def check_vector(spec: VectorSpec, vector: Any) -> None:
+    """Refuse anything but a finite, flat, contiguous float32 vector of the agreed length. No temporaries.
+
+    Raises:
+        InputError: names the block that holds NaN or infinity.
+    """
+    if not isinstance(vector, np.ndarray) or vector.dtype != np.float32:
+        raise InputError("the vector must be a float32 array")
+    if vector.shape != (spec.length,) or not vector.flags.c_contiguous:
+        raise InputError(f"the vector must be flat and contiguous, with {spec.length} coordinates")
+    # A NaN or an infinity survives a sum of squares; the converse (overflow) is looked at block by block.
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = math.isfinite(float(np.dot(vector, vector)))
+    if not finite:
+        _name_bad_block(spec, vector)
+
+
+def _name_bad_block(spec: VectorSpec, vector: npt.NDArray[np.float32]) -> None:
+    start = 0
+    for block in spec.blocks:
+        part = vector[start : start + block.length]
+        start += block.length
+        if block.length and not (math.isfinite(float(part.min())) and math.isfinite(float(part.max()))):
+            raise InputError(f"{block.name} holds NaN or infinity")
+
+
+def metric_values(spec: VectorSpec, metrics: Mapping[str, float], opened: Sequence[bool]) -> tuple[float, ...]:
+    """Metrics in the layout's order, held to their bounds, zero where their component is closed.
+
+    Raises:
+        InputError: other names than the layout's, NaN or infinity.
+    """
+    names = [item.name for item in spec.metrics]
+    if sorted(metrics) != sorted(names):
+        raise InputError("metrics must have exactly the names of the layout: " + ", ".join(names))
+    values = []
+    for item in spec.metrics:
+        value = float(metrics[item.name])
+        if not math.isfinite(value):
+            raise InputError(f"metric {item.name} is NaN or infinite")
+        is_open = item.component is None or opened[item.component]
+        values.append(max(-item.bound, min(item.bound, value)) if is_open else 0.0)
+    return tuple(values)
+
+
+def read_release(message: Release, params: SessionParams, dtype: str) -> Aggregate:
+    """The aggregate of a release, with a read-only view of its bytes.
+
+    Raises:
+        ProtocolError: it does not fit the session's layout, cohort or rules about drops.
+    """
+    spec, cohort = params.spec, params.cohort
+    least = max(1, len(cohort) - params.rules.max_drops)
+    if not set(message.survivors) <= set(cohort) or len(message.survivors) < least:
+        raise ProtocolError("release names survivors that the rules do not allow")
+    if len(message.open) != spec.components or len(message.metrics) != len(spec.metrics):
+        raise ProtocolError("release does not fit the layout")
+    data = memoryview(message.values)
+    if data.nbytes != 4 * spec.length:
+        raise ProtocolError("release does not fit the layout")
+    values = np.frombuffer(data, dtype=dtype)
+    values.flags.writeable = False
+    names = [item.name for item in spec.metrics]
+    return Aggregate(
+        spec=spec,
+        values=values,
+        open=message.open,
+        cohort=cohort,
+        survivors=message.survivors,
+        metrics=dict(zip(names, message.metrics, strict=True)),
+        clipped_share=message.clipped_share,
+    )
