@@ -207,7 +207,7 @@ class LiveProgress(Progress):
         return self._line(self.name, self.done / max(1, self.total), [*tail, self._text], width, "36")
 
     def _silo_line(self, width: int) -> list[str]:
-        if not self._asked or self._asked < 2:
+        if not self._asked or self._asked < 2 or self.done >= self.total:
             return []
         count = min(len(self._seen), self._asked)
         return [self._line("silos", count / self._asked, [f"{count}/{self._asked} in this round"], width, "34")]
@@ -220,14 +220,14 @@ class LiveProgress(Progress):
         share = (before + self.done) / max(1, sum(self.plan.values()))
         left = self.run_seconds_left
         tail = [f"phase {position} of {len(self.plan)}"]
-        tail += [f"about {duration(left)} left"] if left is not None else []
+        tail += [f"about {duration(left)} left"] if left else []
         return [self._line("run", share, tail, width, "32")]
 
     def _line(self, label: str, share: float, tail: list[str], width: int, colour: str) -> str:
         """One bar with its label, cut to the terminal's width so that it never wraps."""
         head = f"{label[:12]:12} "
         end = "  " + "  ".join(part for part in tail if part)
-        length = max(4, min(40, width - len(head) - len(end)))
+        length = max(4, min(32, width - len(head) - 34))  # of the width alone, so that the bars line up
         full = round(min(1.0, max(0.0, share)) * length)
         end = end[: max(0, width - len(head) - length)]
         bar, rest = "━" * full, "─" * (length - full)
