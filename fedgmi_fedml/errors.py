@@ -44,13 +44,14 @@ class ConfigError(FedgmiError):
     """The configuration cannot be used.
 
     Args:
-        message: what is wrong, in words.
-        problems: every single problem, when there are several.
+        message: what is wrong, in words; or every problem, a sentence each.
+        problems: every single problem, when ``message`` already tells them all.
     """
 
-    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.problems = tuple(problems) or (message,)
+    def __init__(self, message: str | Sequence[str], problems: Sequence[str] = ()) -> None:
+        whole = [message] if isinstance(message, str) else list(message)
+        super().__init__("\n".join(whole))
+        self.problems = tuple(problems) or tuple(whole)
 
     @classmethod
     def collected(cls, problems: Sequence[str], source: str) -> ConfigError:

@@ -46,23 +46,24 @@ def expected(what: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-def named_or_factory(valid: Sequence[str]) -> Any:
-    """Metadata for a ``str`` that is one of ``valid`` or the import path of a user's own factory."""
+def named(valid: Sequence[str], factory: bool = False) -> Any:
+    """Metadata for a ``str`` that is one of ``valid``, or with ``factory`` the import path of a user's own model."""
 
     def check(value: str) -> str:
-        if value in valid or FACTORY.fullmatch(value):
+        if value in valid or (factory and FACTORY.fullmatch(value)):
             return value
-        hint = suggestion(value, valid)
-        raise PydanticCustomError(
-            "unknown_name", "is not known: {hint}, or package.module:factory for your own", {"hint": hint}
-        )
+        hint = suggestion(value, valid) + (", or package.module:factory for your own" if factory else "")
+        raise PydanticCustomError("unknown_name", "is not known: {hint}", {"hint": hint})
 
     return AfterValidator(check)
 
 
-def name_schema(valid: Sequence[str]) -> WithJsonSchema:
-    """JSON schema of ``named_or_factory``."""
-    return WithJsonSchema({"anyOf": [{"enum": list(valid)}, {"type": "string", "pattern": f"^{FACTORY.pattern}$"}]})
+def name_schema(valid: Sequence[str], factory: bool = False) -> WithJsonSchema:
+    """JSON schema of ``named``."""
+    names: dict[str, Any] = {"type": "string", "enum": list(valid)}
+    if not factory:
+        return WithJsonSchema(names)
+    return WithJsonSchema({"anyOf": [names, {"type": "string", "pattern": f"^{FACTORY.pattern}$"}]})
 
 
 Lax = Field(strict=False)

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedgmi_fedml.config.base import suggestion
 from fedgmi_fedml.config.method import RulesArgs
 from fedgmi_fedml.config.models import Config
 from fedgmi_fedml.config.reader import KeyPath, dotted
-from secure.gate import infeasible
+from secure.gate import feasibility, infeasible
 from secure.types import Rules
 
 Finding = tuple[tuple[KeyPath, ...], str]
 """The keys a problem rests on (the one to change first) and what is wrong."""
 
-TABLES = ("breast_cancer", "csv")
+TABLES = ("breast_cancer", "wine", "csv")
 FILES = ("npz", "image_folder", "csv")
+
+MODEL_OPTIONS = {
+    "mlp": ("hidden",),
+    "cnn": ("channels", "hidden"),
+    "resnet18_gn": ("groups",),
+    "resnet18_bn": (),
+}
+VAE_OPTIONS = {
+    "mlp": ("hidden", "latent", "likelihood", "scale", "min_scale", "max_scale", "kl_weight"),
+    "conv": ("channels", "hidden", "latent", "likelihood", "min_scale", "max_scale", "kl_weight"),
+    "tabular": ("hidden", "latent", "likelihood", "scale", "min_scale", "max_scale", "kl_weight"),
+}
+"""Options of the built-in models as ``models`` has them (a test compares); repeated here, where torch is not loaded."""
 
 _TOTAL: KeyPath = ("train_args", "client_num_in_total")
 _PER_ROUND: KeyPath = ("train_args", "client_num_per_round")
@@ -33,6 +47,7 @@ def cross_checks(config: Config) -> Iterator[Finding]:
     yield from _mixture(config)
     yield from _data(config)
     yield from _models(config)
+    yield from _options(config)
 
 
 def _silos(config: Config) -> Iterator[Finding]:
@@ -60,7 +75,10 @@ def _reasons(silos: int, rules: RulesArgs) -> list[str]:
             f"{silos} silos, but a sum is released only over at least {rules.min_contributors} "
             f"({dotted(_RULES)}.min_contributors), so that it never shows one silo's update; add silos"
         ]
-    return [f"{reason}; see {dotted(_RULES)}" for reason in infeasible(silos, Rules(**rules.model_dump()))]
+    if not feasibility(silos).ok:
+        return [feasibility(silos).reason]
+    asked = f"colluders {rules.colluders}, max_drops {rules.max_drops}, min_contributors {rules.min_contributors}"
+    return [f"{reason}; {dotted(_RULES)}: {asked}" for reason in infeasible(silos, Rules(**rules.model_dump()))]
 
 
 def _phases(config: Config) -> Iterator[Finding]:
@@ -127,6 +145,26 @@ def _data(config: Config) -> Iterator[Finding]:
             ((*_MIXTURE, "components"), ("data_args", "dataset")),
             f"{data.dataset} is a table: it has no images to rotate or invert; use classes, or kind: natural",
         )
+
+
+def _options(config: Config) -> Iterator[Finding]:
+    """Options that the source or the built-in models do not have. A user's own factory may take any."""
+    data, models = config.data_args, config.model_args
+    for key, name, known, given in (
+        ("model_options", models.model, MODEL_OPTIONS, models.model_options),
+        ("vae_options", models.vae, VAE_OPTIONS, models.vae_options),
+    ):
+        for option in given:
+            if name in known and option not in known[name]:
+                valid = suggestion(option, known[name]) if known[name] else "it has none"
+                yield ((("model_args", key, option), ("model_args",)), f"no option of {name}: {valid}")
+    if data.data_options:
+        # Here, because the package around it loads torch, which a configuration without such options need not pay for.
+        from fedgmi_fedml.data.options import option_problems
+
+        for problem in option_problems(data.dataset, data.data_options):
+            key, _, text = problem.partition(": ")
+            yield ((tuple(key.split(".")), ("data_args", "dataset")), text)
 
 
 def _models(config: Config) -> Iterator[Finding]:

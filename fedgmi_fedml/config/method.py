@@ -37,9 +37,9 @@ class Initialisation(Section):
     selection: Literal["greedy", "random"] = Field(default="greedy", description="How M of the candidates are chosen.")
     warmup_rounds: Natural = Field(default=12, description="Rounds on whole silos before any sample is partitioned.")
     warmup_epochs: Count = Field(default=1, description="Local epochs of one such round.")
-    warmup_beta: Annotated[tuple[NonNegative, NonNegative], Lax] = Field(
-        default=(1.0, 2.0), description="[b0, b1]: sharpness of warm-up round r is b0 + b1·r."
-    )
+    warmup_beta: Annotated[
+        Annotated[tuple[NonNegative, NonNegative], Lax], expected("[b0, b1], two numbers of zero or more")
+    ] = Field(default=(1.0, 2.0), description="[b0, b1]: sharpness of warm-up round r is b0 + b1·r.")
     weight_floor: float = Field(
         default=0.05, ge=0, lt=1, description="A silo trains only the VAEs whose warm-up weight reaches this."
     )
@@ -54,7 +54,7 @@ class RulesArgs(Section):
     colluders: Natural = Field(default=1, description="Silos assumed to side with the server.")
     max_drops: Natural = Field(default=1, description="Silos that may vanish in the protocol without losing the round.")
     min_contributors: int = Field(default=4, ge=2, description="Holders a component needs before its sum is released.")
-    min_samples: Natural = Field(default=8, description="Sample counts below this count as zero, samples.")
+    min_samples: Count = Field(default=8, description="Sample counts below this count as zero, samples.")
     w_max: float = Field(
         default=0.5, gt=0, le=1, description="Largest share of a component's weight one silo may have."
     )

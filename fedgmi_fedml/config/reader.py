@@ -63,8 +63,8 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def place(self, path: KeyPath) -> str:
-        """Place of ``path``, or of the nearest mapping around it that has one."""
-        while path and path not in self.places:
+        """Place of a key, of the list around an entry, or ``""`` for a key that is not in the file."""
+        while path and path not in self.places and isinstance(path[-1], int):
             path = path[:-1]
         return self.places.get(path, "")
 

@@ -21,14 +21,13 @@ from fedgmi_fedml.config.base import (
     Share,
     expected,
     name_schema,
-    named_or_factory,
+    named,
 )
 
 Dataset = Literal[
-    "digits", "breast_cancer", "mnist", "fashion", "emnist", "cifar10", "npz", "image_folder", "csv"
+    "digits", "breast_cancer", "wine", "mnist", "fashion", "emnist", "cifar10", "npz", "image_folder", "csv"
 ]  # fmt: skip
 Mixture = Literal["linear", "two_level", "explicit", "dirichlet", "dominant", "random", "natural"]
-Layout = Literal["fedsoft_10_90", "fedsoft_30_70", "fedsoft_linear", "fedsoft_random"]
 Optimiser = Literal["adam", "sgd"]
 Baseline = Literal["local", "fedavg"]
 Transport = Literal["FEDGMI_GRPC", "GRPC", "MQTT_S3"]
@@ -38,9 +37,15 @@ CACHE_FOLDER = "~/.cache/fedgmi"
 DATASETS: tuple[str, ...] = get_args(Dataset)
 MODELS = ("cnn", "mlp", "resnet18_gn", "resnet18_bn")
 VAES = ("mlp", "conv", "tabular")
+LAYOUTS = tuple(
+    f"fedsoft_{source}_{rule}"
+    for source in ("digits", "digits_4rotations", "letters", "cifar10", "cifar10_4rotations")
+    for rule in ("10_90", "30_70", "linear", "random")
+)
 
-ModelName = Annotated[str, named_or_factory(MODELS), name_schema(MODELS)]
-VaeName = Annotated[str, named_or_factory(VAES), name_schema(VAES)]
+Layout = Annotated[str, named(LAYOUTS), name_schema(LAYOUTS)]
+ModelName = Annotated[str, named(MODELS, factory=True), name_schema(MODELS, factory=True)]
+VaeName = Annotated[str, named(VAES, factory=True), name_schema(VAES, factory=True)]
 Row = Annotated[tuple[NonNegative, ...], Lax]
 
 
@@ -81,7 +86,9 @@ class SiloMixture(Section):
     level: float = Field(default=0.3, gt=0, le=0.5, description="two_level: the smaller proportion (0.3 means 30:70).")
     concentration: Positive = Field(default=1.0, description="dirichlet: concentration; small values give purer silos.")
     dominant: float = Field(default=0.6, gt=0, le=1, description="dominant: proportion of each silo's main component.")
-    proportions: Annotated[tuple[Row, ...] | None, Lax] = Field(
+    proportions: Annotated[
+        Annotated[tuple[Row, ...], Lax] | None, expected("a list of rows of numbers of zero or more, or null")
+    ] = Field(
         default=None, description="explicit: one row a silo, one entry a component; rows are repeated for more silos."
     )
     group: str | None = Field(default=None, description="natural: the column or array that names a sample's group.")
@@ -98,7 +105,8 @@ class SiloMixture(Section):
         "number between; null: the largest equal number that the source can give.",
     )
     layout: Layout | None = Field(
-        default=None, description="A published layout by name; it sets kind, level and samples_per_silo."
+        default=None,
+        description="A published layout by name; it decides kind, level, components and, where null, samples_per_silo.",
     )
 
 
@@ -176,9 +184,9 @@ class ValidationArgs(Section):
 class DeviceArgs(Section):
     """Where it computes. Never part of what parties must agree on."""
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
-        default="auto", description="auto, cpu, cuda or cuda:<number>. auto takes a GPU where there is one."
-    )
+    device: Annotated[
+        Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")], expected("auto, cpu, cuda or cuda:<number>")
+    ] = Field(default="auto", description="auto, cpu, cuda or cuda:<number>. auto takes a GPU where there is one.")
     worker_num: Count = Field(
         default=1, description="Simulation: processes that train silos. FedML's agents rewrite it."
     )
