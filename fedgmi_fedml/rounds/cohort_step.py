@@ -15,7 +15,6 @@ from fedgmi_fedml.rounds.wire import InSession, Message, Plan, Ready
 from secure.api import (
     Credentials,
     Event,
-    RandomBytes,
     Send,
     ServerSession,
     SessionAbortedEvent,
@@ -24,6 +23,7 @@ from secure.api import (
     open_server,
 )
 from secure.errors import SecureError
+from secure.keys import RandomBytes
 from secure.types import Aggregate
 
 MAX_ATTEMPTS = 3

@@ -35,8 +35,9 @@ from fedgmi_fedml.rounds.wire import (
     encode,
 )
 from fedgmi_fedml.version import WIRE_VERSION
-from secure.api import Credentials, RandomBytes, encode_aggregate
+from secure.api import Credentials, encode_aggregate
 from secure.beacon import commitment, from_reveals
+from secure.keys import RandomBytes
 
 Notify = Callable[[str, dict[str, object]], None]
 """Called with (event, fields) for whoever watches: telemetry, progress. Fields hold only what the server may know."""

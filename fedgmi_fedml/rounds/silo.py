@@ -40,8 +40,6 @@ from fedgmi_fedml.version import WIRE_VERSION, __version__
 from secure.api import (
     Credentials,
     Event,
-    Journal,
-    RandomBytes,
     Send,
     SessionAbortedEvent,
     SessionReleased,
@@ -52,6 +50,8 @@ from secure.api import (
     open_silo,
 )
 from secure.beacon import commitment, from_reveals
+from secure.journal import Journal
+from secure.keys import RandomBytes
 from secure.types import Contribution, Totals
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class SiloRun:
         return [encode(join)]
 
     def handle(self, payload: bytes) -> Iterator[bytes]:
-        """Take one message from the server; yields the replies. What is out of turn or garbage is logged and ignored."""
+        """Take one message from the server; yields the replies. Garbage and messages out of turn are ignored."""
         try:
             message = decode(payload)
         except WireError as error:

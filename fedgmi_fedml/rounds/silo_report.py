@@ -1,4 +1,4 @@
-"""A silo's own report at the end of a run: its mixture, its accuracy, what its data contributed. It stays with the silo."""
+"""A silo's own report at the end of a run: its mixture, its accuracy, what its data contributed. It stays there."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     silo → server        Join, Reveal, Ready, InSession, Failed, Finished
     server → silo        Commitments, Beacon, Models, Plan, InSession, Released, Finish
 
-Session messages of ``secure`` travel inside ``InSession`` and mean nothing to this module. Nothing here carries a count, a
-proportion, a label or a path.
+Session messages of ``secure`` travel inside ``InSession`` and mean nothing to this module. Nothing here carries a
+count, a proportion, a label or a path.
 """
 
 from __future__ import annotations
@@ -194,9 +194,7 @@ def decode(payload: bytes) -> Message:
     if len(payload) > MAX_BYTES:
         raise WireError(f"a message of {len(payload)} bytes is larger than the limit of {MAX_BYTES}")
     try:
-        kind, *values = msgpack.unpackb(
-            payload, raw=False, use_list=False, strict_map_key=False, max_buffer_size=MAX_BYTES
-        )
+        kind, *values = msgpack.unpackb(payload, raw=False, use_list=False, strict_map_key=False)
         cls = _KINDS[kind]
     except Exception as error:
         raise WireError("bytes that are no message of FedGMI") from error

@@ -1,4 +1,4 @@
-"""A simulation's checkpoint: the server's progress and every silo's memory, in one atomic folder, so that they cannot part."""
+"""A simulation's checkpoint: the server's progress and every silo's memory, in one atomic folder: they cannot part."""
 
 from __future__ import annotations
 

@@ -23,7 +23,11 @@ from fedgmi_fedml.rounds.phases import ORDER, Phases
 from fedgmi_fedml.rounds.silo import SiloRun
 from fedgmi_fedml.rounds.silo_report import silo_report
 from fedgmi_fedml.rounds.store import StateStore
-from secure.api import Credentials, Identity, Journal, Policy, Roster
+from secure.api import Credentials
+from secure.identity import Identity
+from secure.journal import Journal
+from secure.policy import Policy
+from secure.roster import Roster
 from secure.types import Rules
 
 
@@ -138,7 +142,7 @@ class SiloHost:
         return Credentials(self._identities[silo], start.roster, policy)
 
     def _nonce(self, silo: int, config: Config) -> bytes:
-        """This silo's part of the beacon. Among the parties of one process nobody can be cheated, so it may be repeatable."""
+        """This silo's part of the beacon. In one process nobody can be cheated, so it may be repeatable."""
         if config.fedgmi_args.secure.cohort_nonces == "system":
             return os.urandom(32)
         seed = config.common_args.random_seed

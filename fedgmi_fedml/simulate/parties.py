@@ -10,7 +10,9 @@ from fedgmi_fedml.config import Config
 from fedgmi_fedml.data import Federation
 from fedgmi_fedml.simulate.host import SiloHost, Start
 from fedgmi_fedml.simulate.worker import WorkerHost
-from secure.api import Credentials, Identity, Roster, RosterEntry
+from secure.api import Credentials
+from secure.identity import Identity
+from secure.roster import Roster, RosterEntry
 
 _DAY = 86_400
 

@@ -1,5 +1,8 @@
-"""A host in a process of its own, so that silos train on several cores. One message at a time goes to a worker; while it is
-busy it may answer with any number of replies. Both ends speak over a pipe that only they know."""
+"""A host in a process of its own, so that silos train on several cores.
+
+One message at a time goes to a worker; while it is busy it may answer with any number of replies. Both ends speak over
+a pipe that only they know.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ class WorkerHost:
             kind, value = self.connection.recv()
         except (EOFError, OSError) as error:
             raise RunError(
-                f"the worker of silos {self.ids[0]} to {self.ids[-1]} has died (out of memory?): resume with fewer workers"
+                f"a worker with {len(self.ids)} silos has died (out of memory?): resume with fewer workers"
             ) from error
         if kind in ("done", "error"):
             self.busy = False
