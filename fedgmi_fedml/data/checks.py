@@ -81,11 +81,11 @@ def image_scale(arrays: Mapping[str, Array], pixel_max: float | None, declared: 
     found leaves open what the values mean; the message names the range and what to declare.
     """
     bounds = {name: value_bounds(x) for name, x in arrays.items() if x.size}
-    for name, found in bounds.items():
-        if np.isnan(found[0]):
+    for name, bound in bounds.items():
+        if np.isnan(bound[0]):
             raise DataError(f"{where}: array {name} holds NaN or infinite values; remove or repair those samples")
-    low = min((found[0] for found in bounds.values()), default=0.0)
-    high = max((found[1] for found in bounds.values()), default=0.0)
+    low = min((bound[0] for bound in bounds.values()), default=0.0)
+    high = max((bound[1] for bound in bounds.values()), default=0.0)
     kinds = {x.dtype.kind + str(x.dtype.itemsize) for x in arrays.values()}
     found = f"{where}: pixel values from {low:g} to {high:g}"
     if declared == "real":

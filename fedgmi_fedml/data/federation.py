@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from fedgmi_fedml.data.components import Component, build_components, class_map,
 from fedgmi_fedml.data.layouts import Mixture, resolve_mixture
 from fedgmi_fedml.data.mixtures import Alpha, proportions
 from fedgmi_fedml.data.natural import natural_plans
-from fedgmi_fedml.data.records import Federation, Pool, Progress, SiloData, stream
+from fedgmi_fedml.data.records import Federation, Pool, Progress, stream
 from fedgmi_fedml.data.silo import load_silo, part_shares
 from fedgmi_fedml.data.sources import expand, load_pool, make_request
 from fedgmi_fedml.data.splits import Plan, largest_that_fits, part_sizes, share_out
@@ -53,14 +53,13 @@ def _plans(
     return plans, [f"silo-{number + 1:03d}" for number in range(count)]
 
 
-def _true_alpha(silos: Sequence[SiloData], components: int) -> Alpha:
+def _true_alpha(plans: Sequence[Plan], components: int) -> Alpha:
     """Share of each true component among each silo's training samples (N, M'); zero for an empty silo."""
-    alpha = np.zeros((len(silos), components))
-    for number, silo in enumerate(silos):
-        true = silo.true_component_train
-        if true is not None and len(true):
-            alpha[number] = np.bincount(true.numpy(), minlength=components) / len(true)
-    return alpha
+    held = np.zeros((len(plans), components))
+    for number, plan in enumerate(plans):
+        for draw in plan["train"]:
+            held[number, draw.component] += len(draw.index)
+    return held / np.maximum(held.sum(axis=1, keepdims=True), 1)
 
 
 def _pool(config: Config, mixture: Mixture) -> tuple[Pool, tuple[Component, ...]]:
@@ -73,11 +72,13 @@ def _pool(config: Config, mixture: Mixture) -> tuple[Pool, tuple[Component, ...]
     return widen_schema(pool, components), components
 
 
-def load_federation(config: Config, progress: Progress | None = None) -> Federation:
+def load_federation(config: Config, progress: Progress | None = None, only: Container[int] | None = None) -> Federation:
     """The silos of a simulation, as ``data_args`` says; deterministic for ``common_args.random_seed``.
 
     Tables come out raw: sum the silos' ``table_statistics`` (securely) and call ``apply_moments`` for each silo.
-    ``progress`` is called after each silo. Raises ConfigError or DataError naming file, key, silo and remedy.
+    ``progress`` is called after each silo. ``only`` names the positions (from 0) of the silos that are wanted; the
+    others keep their place but stay empty, so that a worker holds no more than it needs.
+    Raises ConfigError or DataError naming file, key, silo and remedy.
     """
     mixture, notes = resolve_mixture(config)
     if mixture.kind == "natural" and not mixture.group:
@@ -90,14 +91,15 @@ def load_federation(config: Config, progress: Progress | None = None) -> Federat
     assembler = Assembler(pool, components, class_map(components, pool))
     silos = []
     for number, (plan, name) in enumerate(zip(plans, names, strict=True)):
-        silos.append(assembler.silo(name, plan, stream(config.common_args.random_seed, f"order {number}"), truth))
+        order = stream(config.common_args.random_seed, f"order {number}")
+        silos.append(assembler.silo(name, plan if only is None or number in only else {}, order, truth))
         if progress is not None:
             progress("preparing silos", number + 1, len(plans))
     return Federation(
         shape=assembler.shape,
         class_names=silos[0].class_names,
         silos=silos,
-        true_alpha=_true_alpha(silos, len(components)) if truth else None,
+        true_alpha=_true_alpha(plans, len(components)) if truth else None,
         component_names=tuple(component.name for component in components) if truth else (),
         origin=pool.origin,
         schema=pool.schema,

@@ -35,18 +35,19 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Layout:
-    """A published layout: number of silos, training samples a silo, components, rule of the proportions."""
+    """A published layout: number of silos, training samples a silo, components (None: as configured), proportions."""
 
     silos: int
     samples: tuple[int, int]
-    components: Entries
+    components: Entries | None
     kind: str
     level: float = 0.3
 
 
 _TWO: Entries = ({"rotate": 0}, {"rotate": 90})
 _FOUR: Entries = (*_TWO, {"rotate": 180}, {"rotate": 270})
-_SETS: dict[str, tuple[int, tuple[int, int], Entries]] = {
+_SETS: dict[str, tuple[int, tuple[int, int], Entries | None]] = {
+    "": (100, (100, 200), None),
     "digits": (100, (100, 200), _TWO),
     "digits_4rotations": (100, (100, 200), _FOUR),
     "letters": (100, (100, 200), ({"classes": "lower"}, {"classes": "upper"})),
@@ -61,8 +62,11 @@ _RULES = {
 }
 
 LAYOUTS: dict[str, Layout] = {
-    f"fedsoft_{name}_{rule}": Layout(*settings, *_RULES[rule]) for name, settings in _SETS.items() for rule in _RULES
+    "_".join(filter(None, ("fedsoft", name, rule))): Layout(*settings, *_RULES[rule])
+    for name, settings in _SETS.items()
+    for rule in _RULES
 }
+"""``fedsoft_<rule>`` leaves the components as configured; ``fedsoft_<data>_<rule>`` brings them along."""
 
 
 def _entry(component: Any) -> Mapping[str, Any]:
@@ -85,7 +89,7 @@ def resolve_mixture(config: Config) -> tuple[Mixture, tuple[str, ...]]:
         given.proportions,
         given.group,
         tuple(_entry(component) for component in given.components or ()),
-        tuple(samples) if isinstance(samples, (list, tuple)) else samples,
+        samples if samples is None or isinstance(samples, int) else (samples[0], samples[1]),
     )
     if given.layout is None:
         return mixture, ()
@@ -94,7 +98,8 @@ def resolve_mixture(config: Config) -> tuple[Mixture, tuple[str, ...]]:
         raise ConfigError(f"data_args.silo_mixture.layout: {given.layout!r} is not one of {', '.join(LAYOUTS)}")
     keep = "samples_per_silo" in getattr(given, "model_fields_set", ()) and samples is not None
     size = mixture.samples if keep else layout.samples
-    mixture = replace(mixture, kind=layout.kind, level=layout.level, components=layout.components, samples=size)
+    components = mixture.components if layout.components is None else layout.components
+    mixture = replace(mixture, kind=layout.kind, level=layout.level, components=components, samples=size)
     return mixture, tuple(_departures(given.layout, layout, config.train_args.client_num_in_total, size))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,9 +50,9 @@ def _limits(mixture: Mixture) -> tuple[int, int | None]:
     return mixture.samples
 
 
-def _groups(pool: Pool, components: Sequence[Component], column: str) -> dict[object, dict[str, Rows]]:
+def _groups(pool: Pool, components: Sequence[Component], column: str) -> dict[Any, dict[str, Rows]]:
     """Positions per group and part of all samples that belong to some component."""
-    held: dict[object, dict[str, Rows]] = {}
+    held: dict[Any, dict[str, Rows]] = {}
     for part_name, part in pool.parts.items():
         belongs = np.any([component.eligible(part) for component in components], axis=0)
         values: Array = part.columns[column]

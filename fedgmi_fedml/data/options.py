@@ -25,15 +25,17 @@ class NoOptions(_Options):
 class DownloadOptions(_Options):
     """Published data sets that torchvision can download."""
 
-    download: bool = Field(False, description="Let torchvision download the data set where it is not there yet.")
+    download: bool = Field(
+        default=False, description="Let torchvision download the data set where it is not there yet."
+    )
 
 
 class ColumnOptions(_Options):
     """One column of a table, in full. Short forms: ``[low, high]`` and ``[name, name, …]``."""
 
-    range: Range | None = Field(None, description="Numeric: smallest and largest value possible.")
-    values: Names | None = Field(None, description="Categorical: every value possible.")
-    missing: bool = Field(False, description="Whether a row may lack the value.")
+    range: Range | None = Field(default=None, description="Numeric: smallest and largest value possible.")
+    values: Names | None = Field(default=None, description="Categorical: every value possible.")
+    missing: bool = Field(default=False, description="Whether a row may lack the value.")
 
 
 Column = ColumnOptions | Range | Annotated[tuple[str, ...], Field(min_length=1)]
@@ -41,11 +43,12 @@ Column = ColumnOptions | Range | Annotated[tuple[str, ...], Field(min_length=1)]
 
 class _Tabular(_Options):
     columns: dict[str, Column] | None = Field(
-        None, description="Columns to learn from; a simulation without it takes all and their ranges from its file."
+        default=None,
+        description="Columns to learn from; a simulation without it takes all and their ranges from its file.",
     )
-    max_rows: int = Field(1 << 20, ge=1, description="Largest number of training rows that any silo may hold.")
+    max_rows: int = Field(default=1 << 20, ge=1, description="Largest number of training rows that any silo may hold.")
     classes: int | Names | str | None = Field(
-        None, description="Names of the classes, their number, or the name of an array that lists them."
+        default=None, description="Names of the classes, their number, or the name of an array that lists them."
     )
 
 
@@ -58,33 +61,43 @@ class NpzOptions(_Tabular):
     y_val: str | None = None
     x_test: str | None = None
     y_test: str | None = None
-    test_mask: str | None = Field(None, description="Array that is true for the test samples of x_train.")
-    group_names: str | None = Field(None, description="Array with the names of the groups that numbers stand for.")
-    axes: Literal["hw", "hwc", "chw"] | None = Field(None, description="Order of an image's axes; null: by its shape.")
-    pixel_max: float | None = Field(None, gt=0, description="Stored value that means white; null: 255 for uint8.")
+    test_mask: str | None = Field(default=None, description="Array that is true for the test samples of x_train.")
+    group_names: str | None = Field(
+        default=None, description="Array with the names of the groups that numbers stand for."
+    )
+    axes: Literal["hw", "hwc", "chw"] | None = Field(
+        default=None, description="Order of an image's axes; null: by its shape."
+    )
+    pixel_max: float | None = Field(
+        default=None, gt=0, description="Stored value that means white; null: 255 for uint8."
+    )
     value_range: Literal["unit", "real"] | None = Field(
-        None, description="real: images are standardised, not within [0, 1]; needs the gaussian likelihood."
+        default=None, description="real: images are standardised, not within [0, 1]; needs the gaussian likelihood."
     )
 
 
 class ImageFolderOptions(_Options):
     """A folder with one sub-folder a class, or train/, val/ and test/ with such sub-folders."""
 
-    classes: Names | None = Field(None, description="Names of the class sub-folders in order of their labels.")
-    image_size: tuple[int, int] | None = Field(None, description="Resize to [height, width]; null: all alike already.")
-    mode: Literal["grey", "rgb"] | None = Field(None, description="null: as the first readable image.")
-    max_unreadable_share: float = Field(0.1, ge=0, lt=1, description="Larger shares of unreadable files are an error.")
+    classes: Names | None = Field(default=None, description="Names of the class sub-folders in order of their labels.")
+    image_size: tuple[int, int] | None = Field(
+        default=None, description="Resize to [height, width]; null: all alike already."
+    )
+    mode: Literal["grey", "rgb"] | None = Field(default=None, description="null: as the first readable image.")
+    max_unreadable_share: float = Field(
+        default=0.1, ge=0, lt=1, description="Larger shares of unreadable files are an error."
+    )
 
 
 class CsvOptions(_Tabular):
     """A table with a header line."""
 
     label: str = Field(description="Column that holds the class.")
-    test_mask: str | None = Field(None, description="Column that is 1 (true, yes) for test rows.")
-    ignore: Names = Field((), description="Columns to leave out when columns are taken from the file.")
+    test_mask: str | None = Field(default=None, description="Column that is 1 (true, yes) for test rows.")
+    ignore: Names = Field(default=(), description="Columns to leave out when columns are taken from the file.")
     delimiter: str = Field(",", min_length=1, max_length=1)
     missing: Names = Field(
-        ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"), description="Texts that mean a missing value."
+        default=("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"), description="Texts that mean a missing value."
     )
 
 

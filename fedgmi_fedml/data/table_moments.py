@@ -123,5 +123,5 @@ def apply_moments(silo: SiloData, moments: TableMoments) -> SiloData:
     """The silo with its features standardised; its raw rows are kept, so that it can be done again."""
     if silo.raw is None or silo.schema != moments.schema:
         raise DataError(f"{silo.name}: the moments belong to a table with other columns")
-    features = {f"x_{part}": moments.features(silo.raw[part]) for part in PARTS}
+    features: dict[str, Any] = {f"x_{part}": moments.features(silo.raw[part]) for part in PARTS}
     return replace(silo, **features, standardised=True)
