@@ -95,7 +95,7 @@ class CsvOptions(_Tabular):
     label: str = Field(description="Column that holds the class.")
     test_mask: str | None = Field(default=None, description="Column that is 1 (true, yes) for test rows.")
     ignore: Names = Field(default=(), description="Columns to leave out when columns are taken from the file.")
-    delimiter: str = Field(",", min_length=1, max_length=1)
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
     missing: Names = Field(
         default=("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"), description="Texts that mean a missing value."
     )
