@@ -36,7 +36,7 @@ MISASSIGNMENT_LIMIT = 0.2
 0.03–0.1, letters by case at 0.25, CIFAR-10 rotations at 0.35."""
 
 COLLAPSE_NATS = 0.5
-"""A posterior that carries less than half a nat says next to nothing about its sample; good VAEs of MNIST carry 15–25."""
+"""A posterior that carries less than half a nat says next to nothing about its sample; MNIST's carry 15–25."""
 
 IDLE_ROUNDS = 2
 """Rounds in a row that a component stays closed before it is reported: one is chance where K of N silos take part."""

@@ -22,7 +22,7 @@ from fedgmi_fedml.shapes import DataShape
 __all__ = ["ConvVae", "MlpVae", "Vae", "build_vae", "make_vae"]
 
 _LOG_2PI = math.log(2.0 * math.pi)
-_LOGVAR_LIMIT = 8.0
+_LOGVAR_LIMIT = 10.0  # keeps exp() finite whatever the encoder says; working posteriors lie well inside
 LIKELIHOODS = ("bernoulli", "gaussian")
 
 
@@ -43,6 +43,7 @@ class Vae(nn.Module):
         likelihood: ``"bernoulli"`` (values in [0, 1]), ``"gaussian"``, or ``None`` for what the value range suggests.
         scale_shape: broadcastable shape of the Gaussian's learned standard deviation, e.g. ``(features,)``.
         min_scale, max_scale: bounds of that standard deviation, in units of the data.
+        kl_weight: weight of the KL in training (β of a β-VAE), > 0; scores always use the ELBO itself.
     """
 
     def __init__(
@@ -53,11 +54,14 @@ class Vae(nn.Module):
         scale_shape: Sequence[int] = (1,),
         min_scale: float = 0.05,
         max_scale: float = 2.0,
+        kl_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        self.shape, self.latent = shape, latent
+        self.shape, self.latent, self.kl_weight = shape, latent, kl_weight
         self.likelihood = likelihood or ("bernoulli" if shape.value_range == "unit" else "gaussian")
         _check_settings(shape, latent, self.likelihood, min_scale, max_scale)
+        if not kl_weight > 0.0:
+            raise ModelError(f"kl_weight must be positive, not {kl_weight}")
         if self.likelihood == "gaussian":
             low, high = math.log(min_scale), math.log(max_scale)
             self._log_scale_range = (low, high)
@@ -76,9 +80,9 @@ class Vae(nn.Module):
 
     # ── the rest follows ─────────────────────────────────────────────────────────────────────────────────────────
     def encode(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Posterior mean and log-variance, each (B, latent). The log-variance is bounded smoothly to ±8."""
+        """Posterior mean and log-variance, each (B, latent). The log-variance is cut off at ±10."""
         mean, raw = self.encode_raw(x).chunk(2, dim=1)
-        return mean, _LOGVAR_LIMIT * torch.tanh(raw / _LOGVAR_LIMIT)
+        return mean, raw.clamp(-_LOGVAR_LIMIT, _LOGVAR_LIMIT)
 
     def log_scale(self) -> torch.Tensor:
         """Log of the Gaussian's standard deviation, between the bounds, shape ``scale_shape``."""
@@ -88,7 +92,7 @@ class Vae(nn.Module):
     def reconstruction_nll(self, x: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
         """−log p(x | z), (B,) nats: Bernoulli cross-entropy from logits, or the Gaussian's negative log-density."""
         if self.likelihood == "bernoulli":
-            return functional.binary_cross_entropy_with_logits(decoded, x, reduction="none").flatten(1).sum(1)
+            return functional.binary_cross_entropy_with_logits(decoded.to(x.dtype), x, reduction="none").flatten(1).sum(1)
         log_scale = self.log_scale()
         squares = ((x - decoded) * torch.exp(-log_scale)).square()
         return (0.5 * (squares + _LOG_2PI) + log_scale).flatten(1).sum(1)
@@ -98,10 +102,11 @@ class Vae(nn.Module):
         return 0.5 * (mean.square() + logvar.exp() - logvar - 1.0).sum(1)
 
     def training_loss(self, x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Negative ELBO with one reparametrised sample of the latent, (B,) nats."""
+        """Negative ELBO with one reparametrised latent and the KL weighted by ``kl_weight``, (B,) nats."""
         mean, logvar = self.encode(x)
-        z = mean + standard_normal(mean, generator) * torch.exp(0.5 * logvar)
-        return self.reconstruction_nll(x, self.decode(z)) + self.kl(mean, logvar)
+        z = torch.addcmul(mean, standard_normal(mean, generator), torch.exp(0.5 * logvar))
+        nll, divergence = self.reconstruction_nll(x, self.decode(z)), self.kl(mean, logvar)
+        return nll + (divergence if self.kl_weight == 1.0 else self.kl_weight * divergence)
 
     def to_data(self, decoded: torch.Tensor) -> torch.Tensor:
         """The mean of the likelihood, in data space."""
@@ -111,8 +116,8 @@ class Vae(nn.Module):
         """(count, *input_shape): likelihood means of latents drawn from the prior, in data space."""
         weight = next(self.parameters())
         z = standard_normal(torch.empty(count, self.latent, device=weight.device, dtype=weight.dtype), generator)
-        with torch.inference_mode():
-            return self.to_data(self.decode(z)).clone()
+        with torch.no_grad():
+            return self.to_data(self.decode(z))
 
     def check_range(self, x: torch.Tensor) -> None:
         """Raises RangeError naming the range found where the likelihood cannot describe it, ModelError on a shape."""
@@ -167,11 +172,12 @@ class MlpVae(Vae):
         scale: str = "shared",
         min_scale: float = 0.05,
         max_scale: float = 2.0,
+        kl_weight: float = 1.0,
     ) -> None:
         if scale not in ("feature", "shared"):
             raise ModelError(f"scale must be feature or shared, not {scale!r}")
         scale_shape = shape.input_shape if scale == "feature" else (1,)
-        super().__init__(shape, latent, likelihood, scale_shape, min_scale, max_scale)
+        super().__init__(shape, latent, likelihood, scale_shape, min_scale, max_scale, kl_weight)
         self.encoder = dense((shape.size, *hidden, 2 * latent))
         self.decoder = dense((latent, *reversed(hidden), shape.size))
 
@@ -199,10 +205,11 @@ class ConvVae(Vae):
         likelihood: str | None = None,
         min_scale: float = 0.05,
         max_scale: float = 2.0,
+        kl_weight: float = 1.0,
     ) -> None:
         if not shape.is_image:
             raise ModelError("the convolutional VAE needs images; use vae: tabular or mlp for tables")
-        super().__init__(shape, latent, likelihood, (1,), min_scale, max_scale)
+        super().__init__(shape, latent, likelihood, (1,), min_scale, max_scale, kl_weight)
         planes = (shape.input_shape[0], *channels)
         sizes = [tuple(shape.input_shape[1:])]
         for _ in channels:
@@ -230,9 +237,9 @@ class ConvVae(Vae):
 
 
 _OPTIONS = {
-    "mlp": ("hidden", "latent", "likelihood", "scale", "min_scale", "max_scale"),
-    "conv": ("channels", "hidden", "latent", "likelihood", "min_scale", "max_scale"),
-    "tabular": ("hidden", "latent", "likelihood", "scale", "min_scale", "max_scale"),
+    "mlp": ("hidden", "latent", "likelihood", "scale", "min_scale", "max_scale", "kl_weight"),
+    "conv": ("channels", "hidden", "latent", "likelihood", "min_scale", "max_scale", "kl_weight"),
+    "tabular": ("hidden", "latent", "likelihood", "scale", "min_scale", "max_scale", "kl_weight"),
 }
 
 
