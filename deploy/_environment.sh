@@ -53,18 +53,19 @@ find_python() {
         "Without FedML, simulation also works on Python 3.12: see docs/installation.md."
 }
 
-# Whole GB (of 1024^3 bytes) free where the environment goes.
-free_gb() {
+# Whole GB (of 1024^3 bytes) for the environment: what is free there, and what a stopped install has already put in.
+room_gb() {
     mkdir -p "$(dirname "$VENV")" || refuse "cannot make the folder that holds $VENV"
-    df -Pk "$(dirname "$VENV")" | awk 'NR == 2 { print int($4 / 1048576) }'
+    { df -Pk "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }'; du -sk "$VENV" 2>/dev/null || true; } |
+        awk '{ sum += $1 } END { print int(sum / 1048576) }'
 }
 
 # Refuse to start an install that would fill the disk half-way.
 check_disk() {
-    local free
-    free="$(free_gb)"
-    if [ "$free" -lt "$MIN_GB" ]; then
-        refuse "$free GB free for $VENV, and the install needs about $MIN_GB GB" \
+    local room
+    room="$(room_gb)"
+    if [ "$room" -lt "$MIN_GB" ]; then
+        refuse "$room GB free for $VENV, and the install needs about $MIN_GB GB" \
             "Free some space, or put the environment elsewhere: FEDGMI_VENV=/big/disk/fedgmi-venv" \
             "FEDGMI_MIN_GB=0 goes on regardless; docs/installation.md names a way that needs about 2 GB."
     fi
@@ -104,7 +105,7 @@ install_project() {
         cd "$PROJECT_ROOT" || exit 1
         export PIP_CONSTRAINT=deploy/constraints.txt PIP_BUILD_CONSTRAINT=deploy/constraints.txt
         export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_USE_PEP517=1
-        if [ "$(free_gb)" -lt 12 ] && ! "$ENV_PYTHON" -c 'import torch' 2>/dev/null; then
+        if [ "$(room_gb)" -lt 12 ] && ! "$ENV_PYTHON" -c 'import torch' 2>/dev/null; then
             install_large_packages_one_by_one ${quiet[@]+"${quiet[@]}"} || exit 1
         fi
         "$ENV_PYTHON" -m pip install ${quiet[@]+"${quiet[@]}"} --editable '.[all,dev]' &&

@@ -49,7 +49,7 @@ def test_a_python_that_will_not_do_is_refused_by_name(tmp_path: Path) -> None:
 def test_no_python_at_all_is_one_clear_error(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    for tool in ("bash", "dirname", "cat", "df", "awk", "mkdir"):
+    for tool in ("bash", "dirname", "cat", "df", "du", "awk", "mkdir"):
         (tools / tool).symlink_to(str(shutil.which(tool)))
     done = run("bash", "deploy/demo.sh", env={"PATH": str(tools), "PYTHON": "", "FEDGMI_VENV": str(tmp_path / "env")})
     assert done.returncode == 2
