@@ -143,7 +143,7 @@ def _data(config: Config) -> Iterator[Finding]:
     if data.dataset in TABLES and any(set(entry) & {"rotate", "invert"} for entry in data.silo_mixture.components):
         yield (
             ((*_MIXTURE, "components"), ("data_args", "dataset")),
-            f"{data.dataset} is a table: it has no images to rotate or invert; use classes, or kind: natural",
+            f"{data.dataset} is a table, with no images to rotate or invert; use flip, scale, shift, where or classes",
         )
 
 

@@ -11,7 +11,15 @@ import yaml
 from fedgmi_fedml.config.base import nearest
 from fedgmi_fedml.config.expand import expand_paths
 from fedgmi_fedml.config.models import Config
-from fedgmi_fedml.config.reader import Document, Problem, launch_job_keys, parse_document, parse_scalar, read_text
+from fedgmi_fedml.config.reader import (
+    OVERRIDE,
+    Document,
+    Problem,
+    launch_job_keys,
+    parse_document,
+    parse_scalar,
+    read_text,
+)
 from fedgmi_fedml.config.structure import tidy
 from fedgmi_fedml.config.validate import validate
 from fedgmi_fedml.config.vocabulary import all_paths, dotted
@@ -91,10 +99,10 @@ def _override(document: Document, overrides: Sequence[str]) -> None:
     for override in overrides:
         name, sign, text = override.partition("=")
         name = name.strip()
-        place = f"--set {name}"
+        place = f"{OVERRIDE} {name}"
         keys = name.split(".")
         if not sign or not all(keys):
-            document.problems.append(Problem((), "must be section.key=value", f"--set {override}"))
+            document.problems.append(Problem((), "must be section.key=value", f"{OVERRIDE} {override}"))
             continue
         if len(keys) == 1:
             homes = [dotted(home) for home in all_paths().get(name, ())]
@@ -132,7 +140,9 @@ def _put(document: Document, keys: Sequence[str], value: Any, place: str) -> Non
         elif isinstance(holder, dict) and holder.get(index) is None:
             holder[index] = {}
         holder = holder[index]
-    document.places[path] = "--set"
+    for stale in [known for known in document.places if known[: len(path)] == path]:
+        del document.places[stale]
+    document.places[path] = OVERRIDE
 
 
 def _steps(keys: Sequence[str]) -> Iterator[tuple[str, str]]:

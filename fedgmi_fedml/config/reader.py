@@ -18,6 +18,9 @@ from fedgmi_fedml.errors import ConfigError
 KeyPath = tuple[str | int, ...]
 """Where a value lives, e.g. ``("train_args", "epochs")``; numbers count a list's entries from 0."""
 
+OVERRIDE = "--set"
+"""Place of what the command line says."""
+
 MAX_BYTES = 1 << 20
 MAX_NODES = 50_000
 LAUNCH_JOB_KEYS = ("workspace", "job", "server_job", "job_type", "job_subtype", "computing", "bootstrap", "fedml_env")
@@ -43,7 +46,7 @@ class Problem:
     place: str = ""
 
     def __str__(self) -> str:
-        between = " " if self.place == "--set" else ", "
+        between = " " if self.place == OVERRIDE else ", "
         where = between.join(part for part in (self.place, dotted(self.path)) if part)
         return f"{where}: {self.text}" if where else self.text
 
@@ -64,6 +67,8 @@ class Document:
 
     def place(self, path: KeyPath) -> str:
         """Place of a key, of the list around an entry, or ``""`` for a key that is not in the file."""
+        if any(self.places.get(path[:length]) == OVERRIDE for length in range(1, len(path))):
+            return OVERRIDE
         while path and path not in self.places and isinstance(path[-1], int):
             path = path[:-1]
         return self.places.get(path, "")

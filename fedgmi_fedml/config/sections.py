@@ -65,18 +65,41 @@ class CommonArgs(Section):
     using_mlops: bool = Field(default=False, description="Report to FedML's MLOps platform. FedML's agents rewrite it.")
 
 
-class ComponentSpec(TypedDict, total=False):
-    """One true component of a simulated mixture: how the pooled samples are chosen and changed. A plain mapping."""
+Values = str | int | float | bool
+
+
+class Span(TypedDict, total=False):
+    """A range of numbers, both ends included."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
-    rotate: Annotated[Literal[0, 90, 180, 270], Field(description="Images turned anticlockwise, degrees.")]
-    invert: Annotated[bool, Field(description="Images with light and dark exchanged.")]
+    min: float
+    max: float
+
+
+class ComponentSpec(TypedDict, total=False):
+    """One true component of a simulated mixture: which samples it may take, and what is done to them.
+
+    A plain mapping; an empty one takes the samples as they are.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
+
+    rotate: Annotated[Literal[0, 90, 180, 270], Field(description="Images: turned anticlockwise, degrees.")]
+    invert: Annotated[bool, Field(description="Images: light and dark exchanged.")]
     classes: Annotated[
         NamedClasses | Annotated[tuple[int | str, ...], Lax],
         expected("upper, lower, digits, or a list of class names or numbers"),
         Field(description="Only samples of these classes: upper, lower, digits, or a list of names or numbers."),
     ]
+    where: Annotated[
+        dict[str, Values | Annotated[tuple[Values, ...], Lax] | Span],
+        expected("a mapping of columns to a value, a list of values, or {min: a, max: b}"),
+        Field(description="Only samples with these values in a column."),
+    ]
+    flip: Annotated[bool, Field(description="Tables: every numeric column with its sign turned round its mean.")]
+    scale: Annotated[float, Field(gt=0, description="Tables: numeric columns stretched by so much round their mean.")]
+    shift: Annotated[float, Field(description="Tables: numeric columns moved, standard deviations.")]
 
 
 class SiloMixture(Section):

@@ -1,0 +1,146 @@
+"""``fedgmi``: one door to everything. Each command imports its work when it runs, so that ``--help`` is instant."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedgmi_fedml.errors import FedgmiError, Interrupted
+from fedgmi_fedml.version import __version__
+
+if TYPE_CHECKING:
+    from fedgmi_fedml.config import Config
+
+EXIT_BUG, EXIT_INPUT, EXIT_INTERRUPTED = 1, 2, 130
+
+COMMANDS = {
+    "simulate": ("fedgmi_fedml.cli_run:simulate", "Run FedGMI on one machine: all silos, the server, every message."),
+    "predict": ("fedgmi_fedml.cli_run:predict", "Personalised predictions of a finished run for new files."),
+    "export": ("fedgmi_fedml.cli_run:export", "A finished run's models as safetensors or ONNX."),
+    "report": ("fedgmi_fedml.cli_run:report", "Write a run's report.html again."),
+    "config": ("fedgmi_fedml.cli_config:config", "Show, check and describe configurations."),
+    "keys": ("fedgmi_fedml.cli_keys:keys", "Make and inspect identities, rosters and policies."),
+    "bench": ("fedgmi_fedml.bench:bench", "Measure speed, memory and bytes."),
+    "completion": ("fedgmi_fedml.cli_config:completion", "Print a shell's completion script."),
+}
+"""Command → where it lives and its line in ``--help``. Known here, so that ``--help`` imports none of them."""
+
+_EPILOG = """\b
+Exit codes:
+  0    done
+  1    unexpected failure, with a traceback: please report it
+  2    something you can put right: bad input, refused setting, missing file; one clear message
+  130  interrupted (Ctrl-C); an interrupted simulation says how to resume it
+"""
+
+
+class _Commands(click.Group):
+    """Imports a command only when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from fedgmi_fedml.config.base import suggestion
+
+            ctx.fail(f'no command "{args[0]}": {suggestion(args[0], list(COMMANDS))}')
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=_Commands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="fedgmi")
+@click.option("-v", "--verbose", is_flag=True, help="More log lines.")
+@click.option("-q", "--quiet", is_flag=True, help="Warnings and results only.")
+def fedgmi(verbose: bool, quiet: bool) -> None:
+    """FedGMI: federated mixtures of generative experts, every aggregation secure.
+
+    \b
+    Start here:  fedgmi simulate digits
+    """
+    from fedgmi_fedml.telemetry.logs import setup_logging
+
+    setup_logging(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+
+
+def read_config(name: str, overrides: Sequence[str]) -> Config:
+    """The configuration that a command line names."""
+    from fedgmi_fedml.config import load_config
+
+    return load_config(name, overrides)
+
+
+def resume_hint(folder: Path | None) -> str:
+    """How to go on with an interrupted run."""
+    if folder is None:
+        return "nothing was written yet: start again"
+    if not any((folder / "checkpoints").glob("*")):
+        return f"no round was whole yet: start again (with another --out, or without {folder})"
+    return f"resumable: fedgmi simulate --resume --out {folder}"
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Runs a command line (default: the process's own) and returns its exit code; never raises."""
+    from secure.errors import SecureError
+
+    try:
+        code = fedgmi.main(args=args, prog_name="fedgmi", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return EXIT_INPUT
+    except Interrupted as stop:
+        _say(f"{stop}; {resume_hint(stop.folder)}")
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    except FedgmiError as error:
+        _say(f"error: {error}")
+        return error.exit_code
+    except SecureError as error:
+        _say(f"error: {error}")
+        return EXIT_INPUT
+    except BrokenPipeError:  # `fedgmi … | head`: nobody reads on, which is no failure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:
+        traceback.print_exc()
+        _say("this should not have happened: please report it with the lines above")
+        return EXIT_BUG
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()
