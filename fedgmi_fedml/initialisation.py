@@ -70,10 +70,11 @@ def select_greedy(matrix: torch.Tensor, components: int) -> tuple[int, ...]:
         raise ModelError(f"{components} components cannot be selected from {count} candidates")
     if components == 1:
         return (int(matrix.sum(1).argmin()),)  # the most central one
-    first, second = divmod(int(matrix.argmax()), count)
+    apart = matrix.double().clone().fill_diagonal_(-math.inf)  # so that equal candidates still make a pair
+    first, second = divmod(int(apart.argmax()), count)
     chosen = [first, second]
     while len(chosen) < components:
-        nearest = matrix[:, chosen].min(dim=1).values.clone()
+        nearest = matrix[:, chosen].double().min(dim=1).values
         nearest[chosen] = -math.inf
         chosen.append(int(nearest.argmax()))
     return tuple(sorted(chosen))
