@@ -93,6 +93,7 @@ def merge_entries(
 
 
 def table_text(silos: tuple[int, ...]) -> str:
+    """What these numbers of silos can afford; a selection of all when none is named."""
     table = feasibility_table(silos) if silos else feasibility_table()
     return (
         f"What K silos can afford ({MIN_SILOS} to {MAX_SILOS}). t = q: shares that rebuild a secret, and signatures "
@@ -128,6 +129,7 @@ def _format(path: Path) -> str:
 
 
 def roster_text(shown: Roster) -> str:
+    """A roster with everybody's fingerprints, for reading aloud."""
     state = "EXPIRED on" if time.time() >= shown.expires else "valid until"
     lines = [
         f"roster version {shown.version}, {len(shown.silos)} silos, {state} {iso_time(shown.expires)}",
@@ -140,6 +142,7 @@ def roster_text(shown: Roster) -> str:
 
 
 def policy_text(policy: Policy) -> str:
+    """What a policy pins and demands."""
     rules = policy.rules
     return "\n".join(
         [

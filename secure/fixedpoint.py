@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,11 +83,9 @@ def _limit(scale: float, clip: float) -> np.float32:
 
 
 def quantise_into(
-    chunk: npt.NDArray[np.float32], scale: float, clip: float, out: npt.NDArray[np.int32], name: str = "vector"
+    chunk: npt.NDArray[np.float32], scale: float, clip: float, out: npt.NDArray[Any], name: str = "vector"
 ) -> int:
-    """Round ``chunk · scale`` to nearest even, held to ± clip · scale, into ``out``; no temporaries.
-
-    ``out`` doubles as the float scratch, so the work stays in the cache when called chunk by chunk.
+    """Round ``chunk · scale`` to nearest even, held to ± clip · scale; ``out`` doubles as the scratch: no temporaries.
 
     Args:
         chunk: float32, 1-D.
@@ -101,10 +100,7 @@ def quantise_into(
     Raises:
         InputError: NaN or infinity (``out`` is zeroed), or wrong dtypes and shapes.
     """
-    if chunk.dtype != np.float32 or out.dtype.kind not in "iu" or out.dtype.itemsize != 4:
-        raise InputError(f"{name}: quantising needs float32 in and 32-bit integers out")
-    if chunk.ndim != 1 or chunk.shape != out.shape:
-        raise InputError(f"{name}: quantising needs two flat arrays of one length")
+    _check_arrays(chunk, out, name)
     if chunk.size == 0:
         return 0
     floats = out.view(np.float32)
@@ -124,7 +120,14 @@ def quantise_into(
     return clipped
 
 
-def _refuse_non_finite(chunk: npt.NDArray[np.float32], out: npt.NDArray[np.int32], name: str) -> None:
+def _check_arrays(chunk: npt.NDArray[np.float32], out: npt.NDArray[Any], name: str) -> None:
+    if chunk.dtype != np.float32 or out.dtype.kind not in "iu" or out.dtype.itemsize != 4:
+        raise InputError(f"{name}: quantising needs float32 in and 32-bit integers out")
+    if chunk.ndim != 1 or chunk.shape != out.shape:
+        raise InputError(f"{name}: quantising needs two flat arrays of one length")
+
+
+def _refuse_non_finite(chunk: npt.NDArray[np.float32], out: npt.NDArray[Any], name: str) -> None:
     """Raise with the tensor's name and the kind of value, and nothing else; leave no plaintext in ``out``.
 
     A finite value that overflows when scaled is no error: it is written as the largest float32 and clipped.

@@ -35,17 +35,18 @@ class MaskStream(_Secretive):
 
     Args:
         key: 32 bytes.
+        counter: first counter block, 16 bytes; other than zero only for published test vectors.
 
     Raises:
-        InputError: the key has another length.
+        InputError: key or counter have another length.
     """
 
     __slots__ = ("_encryptor",)
 
-    def __init__(self, key: bytes) -> None:
-        if len(key) != KEY_BYTES:
-            raise InputError(f"a mask stream's key has {KEY_BYTES} bytes")
-        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    def __init__(self, key: bytes, counter: bytes = bytes(16)) -> None:
+        if len(key) != KEY_BYTES or len(counter) != 16:
+            raise InputError(f"a mask stream's key has {KEY_BYTES} bytes and its counter block 16")
+        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
 
     def into(self, buffer: npt.NDArray[Any] | memoryview | bytearray) -> None:
         """Overwrite ``buffer`` with the next bytes of the stream.

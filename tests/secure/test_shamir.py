@@ -1,0 +1,207 @@
+"""Shamir sharing: a hand-computed example, exactness, thresholds, linearity, packing."""
+
+import os
+import random as plain_random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secure import shamir
+from secure.errors import CapacityError, InputError, ProtocolError
+from secure.shamir import PACK_BITS, PRIME, add_shares, combine, interpolate, pack_totals, split, unpack_totals
+
+holders_sets = st.lists(st.integers(1, 65535), min_size=1, max_size=12, unique=True)
+
+
+def coefficients(*values: int):
+    """A random source that makes ``split`` use these coefficients, highest power first."""
+    data = b"".join(value.to_bytes(66, "big") for value in values)
+    return lambda count: data[:count]
+
+
+def test_hand_computed_example():
+    # f(x) = 1234 + 166 x + 94 x²: the worked example of the article "Shamir's secret sharing" in Wikipedia.
+    shares = split(1234, 3, [1, 2, 3, 4, 5, 6], coefficients(94, 166))
+    assert shares == {1: 1494, 2: 1942, 3: 2578, 4: 3402, 5: 4414, 6: 5614}
+    assert combine({2: 1942, 4: 3402, 5: 4414}) == 1234
+
+
+def test_wrap_around_the_field_by_hand():
+    # f(x) = (p − 1) + (p − 2) x  ≡  −1 − 2x, so f(1) = p − 3 and f(5) = p − 11.
+    assert split(PRIME - 1, 2, [1, 5], coefficients(PRIME - 2)) == {1: PRIME - 3, 5: PRIME - 11}
+
+
+def test_the_modulus_is_prime():
+    # Fermat to a few bases; 2^521 − 1 is the 13th Mersenne prime (R. M. Robinson, 1952).
+    assert all(pow(base, PRIME - 1, PRIME) == 1 for base in (2, 3, 5, 7, 11, 13))
+
+
+@given(st.integers(0, PRIME - 1), holders_sets, st.data())
+def test_any_threshold_set_gives_the_secret(secret, holders, data):
+    threshold = data.draw(st.integers(1, len(holders)))
+    shares = split(secret, threshold, holders)
+    chosen = data.draw(st.permutations(holders))[:threshold]
+    assert combine({holder: shares[holder] for holder in chosen}) == secret
+    assert combine(shares) == secret  # more than t good shares do no harm
+
+
+@given(st.integers(0, PRIME - 1), st.integers(2, 8))
+def test_fewer_than_threshold_say_nothing(secret, threshold):
+    """With t − 1 shares every other secret is just as possible: some polynomial joins them to it."""
+    holders = list(range(1, threshold + 1))
+    shares = split(secret, threshold, holders)
+    known = {holder: shares[holder] for holder in holders[:-1]}
+    *weights, last_weight = shamir._weights(tuple(holders), 0)
+    for wanted in (0, 1, (secret + 1) % PRIME, PRIME - 1):
+        rest = sum(weight * known[holder] for weight, holder in zip(weights, known, strict=True))
+        last = (wanted - rest) * pow(last_weight, -1, PRIME) % PRIME
+        assert combine({**known, holders[-1]: last}) == wanted
+
+
+@given(st.integers(0, PRIME - 1), st.integers(2, 9))
+def test_one_share_too_few_misses(secret, threshold):
+    shares = split(secret, threshold, range(1, threshold + 1))
+    del shares[threshold]
+    assert combine(shares) != secret  # equal with chance 2^-521
+
+
+@given(st.lists(st.integers(0, PRIME - 1), min_size=1, max_size=6), st.integers(1, 7))
+def test_sums_of_shares_are_shares_of_sums(secrets, threshold):
+    holders = range(1, 8)
+    dealt = [split(secret, threshold, holders) for secret in secrets]
+    summed = {holder: add_shares(shares[holder] for shares in dealt) for holder in holders}
+    chosen = {holder: summed[holder] for holder in plain_random.Random(0).sample(list(holders), threshold)}
+    assert combine(chosen) == sum(secrets) % PRIME
+
+
+@given(st.integers(0, PRIME - 1), st.integers(1, 6))
+def test_interpolate_predicts_further_shares(secret, threshold):
+    shares = split(secret, threshold, range(1, 10))
+    base = {holder: shares[holder] for holder in range(1, threshold + 1)}
+    assert all(interpolate(base, holder) == shares[holder] for holder in shares)
+
+
+def test_a_bad_share_shows():
+    shares = split(7, 3, range(1, 6))
+    shares[2] = (shares[2] + 1) % PRIME
+    assert combine({h: shares[h] for h in (1, 2, 3)}) != 7
+    assert combine({h: shares[h] for h in (1, 3, 4)}) == 7
+    assert interpolate({h: shares[h] for h in (1, 3, 4)}, 2) != shares[2]
+
+
+@pytest.mark.parametrize(
+    ("secret", "threshold", "holders"),
+    [
+        (-1, 2, [1, 2]),
+        (PRIME, 2, [1, 2]),
+        (1, 0, [1, 2]),
+        (1, 3, [1, 2]),
+        (1, 1, []),
+        (1, 2, [1, 1]),
+        (1, 2, [0, 1]),
+        (1, 2, [1, 65536]),
+        (1, 2, [-1, 2]),
+    ],
+)
+def test_refused_splits(secret, threshold, holders):
+    with pytest.raises(InputError):
+        split(secret, threshold, holders)
+
+
+def test_refused_combinations():
+    with pytest.raises(InputError):
+        combine({})
+    with pytest.raises(InputError):
+        combine({0: 5})
+    for share in (-1, PRIME):
+        with pytest.raises(ProtocolError):
+            combine({1: share, 2: 0})
+
+
+def test_errors_name_no_secret():
+    for call in (lambda: split(PRIME + 12345, 1, [1]), lambda: combine({1: PRIME + 12345})):
+        with pytest.raises((InputError, ProtocolError)) as caught:
+            call()
+        assert "12345" not in str(caught.value)
+
+
+def test_random_elements_reject_the_modulus():
+    drawn = iter([b"\xff" * 66, (5).to_bytes(66, "big")])
+    assert shamir.random_element(lambda _count: next(drawn)) == 5
+    # In a split: the first coefficient comes out as p (all ones) and is drawn again.
+    answers = iter([b"\xff" * 66, (9).to_bytes(66, "big")])
+    assert split(1, 2, [1, 2], lambda _count: next(answers)) == {1: 10, 2: 19}
+
+
+def test_random_elements_use_only_521_bits():
+    value = shamir.random_element(lambda count: b"\xfe" + bytes(count - 1))
+    assert value == 0  # the upper seven bits of the first byte are dropped
+
+
+def test_share_encoding():
+    for share in (0, 1, PRIME - 1):
+        assert shamir.decode_share(shamir.encode_share(share)) == share
+    for data in (b"", bytes(65), bytes(67), PRIME.to_bytes(66, "big"), b"\xff" * 66):
+        with pytest.raises(ProtocolError):
+            shamir.decode_share(data)
+
+
+widths_lists = st.lists(st.integers(1, 200), max_size=12)
+
+
+@given(widths_lists, st.data())
+def test_packing_round_trip(widths, data):
+    values = [data.draw(st.integers(0, (1 << width) - 1)) for width in widths]
+    packed = pack_totals(values, widths)
+    assert len(packed) == shamir.packed_elements(widths)
+    assert all(0 <= element < 1 << PACK_BITS for element in packed)
+    assert list(unpack_totals(packed, widths)) == values
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(4, 60), min_size=1, max_size=12), st.integers(3, 128), st.data())
+def test_packed_sums_through_the_whole_pipeline(bits, silos, data):
+    """Pack, share, add share-wise, combine, unpack: equals the plain sums; all fields at their largest value too."""
+    widths = [(((1 << b) - 1) * silos).bit_length() for b in bits]
+    largest = data.draw(st.booleans())
+    rng = plain_random.Random(data.draw(st.integers(0, 1 << 30)))
+    rows = [[(1 << b) - 1 if largest else rng.randrange(1 << b) for b in bits] for _ in range(silos)]
+    packed = [pack_totals(row, widths) for row in rows]
+    sums = []
+    for element in range(shamir.packed_elements(widths)):
+        dealt = [split(p[element], 3, [1, 2, 3, 4]) for p in packed]
+        sums.append(combine({h: add_shares(shares[h] for shares in dealt) for h in (1, 3, 4)}))
+    assert list(unpack_totals(sums, widths)) == [sum(column) for column in zip(*rows, strict=True)]
+
+
+def test_packing_never_splits_a_value():
+    assert pack_totals([1, 1], [PACK_BITS, 1]) == (1, 1)
+    assert pack_totals([1, 1], [PACK_BITS - 1, 1]) == (1 | 1 << PACK_BITS - 1,)
+    assert pack_totals([], []) == ()
+
+
+def test_packing_refusals():
+    for values, widths in (([1], [1, 1]), ([2], [1]), ([-1], [8])):
+        with pytest.raises(InputError):
+            pack_totals(values, widths)
+    for width in (0, PACK_BITS + 1):
+        with pytest.raises(CapacityError):
+            pack_totals([0], [width])
+    for packed in ([], [0, 0], [1 << 8], [-1], [PRIME - 1]):
+        with pytest.raises(ProtocolError):
+            unpack_totals(packed, [8])
+
+
+def test_fast_enough_for_a_hundred_silos():
+    """67 of 100: a silo splits six secrets, the server combines 100. Budget 120 ms a silo for the whole protocol."""
+    secret, holders = int.from_bytes(os.urandom(32), "big"), range(1, 101)
+    start = time.process_time()
+    dealt = [split(secret, 67, holders) for _ in range(6)]
+    splitting = time.process_time() - start
+    chosen = {holder: dealt[0][holder] for holder in range(20, 87)}
+    start = time.process_time()
+    assert all(combine(chosen) == secret for _ in range(100))
+    combining = time.process_time() - start
+    assert splitting < 0.060 and combining < 0.120  # about 3 and 4 ms on a server core; loose for busy machines
