@@ -33,7 +33,7 @@ Baseline = Literal["local", "fedavg"]
 Transport = Literal["FEDGMI_GRPC", "GRPC", "MQTT_S3"]
 NamedClasses = Literal["upper", "lower", "digits"]
 
-CACHE_FOLDER = "~/.cache/fedgmi"
+CACHE_FOLDER = "${FEDGMI_DATA:-~/.cache/fedgmi}"
 DATASETS: tuple[str, ...] = get_args(Dataset)
 MODELS = ("cnn", "mlp", "resnet18_gn", "resnet18_bn")
 VAES = ("mlp", "conv", "tabular")
@@ -138,10 +138,14 @@ class DataArgs(Section):
 
     dataset: Dataset = Field(default="digits", description="Source of the samples.")
     data_cache_dir: str = Field(
-        default=CACHE_FOLDER, description="Folder for downloads. ~ and ${VARIABLE} are expanded."
+        default=CACHE_FOLDER,
+        description="Folder of published data sets: <dataset>.npz, or the files as torchvision keeps them; downloads "
+        "land here. ~, ${VARIABLE} and ${VARIABLE:-default} are expanded.",
     )
     data_path: str | None = Field(
-        default=None, description="File or folder of the samples. ~, ${VARIABLE} and ${VARIABLE:-default} are expanded."
+        default=None,
+        description="File or folder of the samples; published data sets need none where data_cache_dir has them. "
+        "~, ${VARIABLE} and ${VARIABLE:-default} are expanded.",
     )
     data_options: dict[str, Any] = Field(
         default={}, description="Settings of the source, such as array or column names."
