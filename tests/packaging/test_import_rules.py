@@ -18,6 +18,8 @@ from typing import Any
 
 import grimp
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {"fedgmi_fedml", "secure"}
@@ -100,12 +102,12 @@ def test_learning_enters_secure_by_its_doors_only() -> None:
 def test_every_outside_package_is_declared(graph: grimp.ImportGraph, pyproject: dict[str, Any]) -> None:
     project = pyproject["project"]
     extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
-    declared = {re.split(r"[^\w.-]", line)[0].lower() for line in [*project["dependencies"], *extras]}
+    declared = {canonicalize_name(Requirement(line).name) for line in [*project["dependencies"], *extras]}
     distributions = importlib.metadata.packages_distributions()
     missing = {
         package
         for _, package in outside_imports(graph)
-        if not {name.lower() for name in distributions.get(package, [package])} & declared
+        if not {canonicalize_name(name) for name in distributions.get(package, [package])} & declared
     }
     assert missing == set()
 
