@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -20,7 +21,10 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, replace: bool = 
         FileExistsError: the target exists and ``replace`` is false.
         OSError: the folder cannot be written; the target is then as it was.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:  # keep this name for the target itself
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from None
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -64,7 +64,8 @@ class _Secretive:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, hidden>"
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        return repr(self)
 
     def __format__(self, format_spec: str) -> str:
         return repr(self)

@@ -49,7 +49,8 @@ class TestSizeClass:
         for base in (1, 2, 3, 7, 8, 1000, gate.MAX_CLASS):
             classes, borders = gate._grid(base)
             assert all(low < high for low, high in itertools.pairwise(classes))
-            assert classes[0] == base and classes[-1] == gate.MAX_CLASS
+            assert classes[0] == base
+            assert classes[-1] == gate.MAX_CLASS
             assert all(low < b < high for (low, high), b in zip(itertools.pairwise(classes), borders, strict=True))
 
     def test_min_samples_below_one_counts_as_one(self):
@@ -131,7 +132,8 @@ class TestFeasibility:
     def test_by_hand(self, silos, quorum, colluders, drops):
         case = gate.feasibility(silos)
         assert (case.threshold, case.quorum, case.max_colluders, case.max_drops) == (quorum, quorum, colluders, drops)
-        assert case.ok and case.reason == ""
+        assert case.ok
+        assert case.reason == ""
 
     @pytest.mark.parametrize("silos", range(3, 129))
     def test_inequalities(self, silos):
@@ -152,7 +154,8 @@ class TestFeasibility:
     @pytest.mark.parametrize(("silos", "word"), [(-1, "fewer"), (0, "fewer"), (2, "fewer"), (129, "128")])
     def test_refused_with_the_reason(self, silos, word):
         case = gate.feasibility(silos)
-        assert not case.ok and word in case.reason
+        assert not case.ok
+        assert word in case.reason
         assert (case.threshold, case.max_colluders) == (0, -1)
         with pytest.raises(InputError, match=word):
             gate.check_feasible(silos, Rules())
@@ -195,7 +198,8 @@ class TestFeasibility:
         text = gate.feasibility_table((2, 3, 10, 200))
         lines = text.splitlines()
         assert len(lines) == 5
-        assert "refused" in lines[1] and "refused" in lines[4]
+        assert "refused" in lines[1]
+        assert "refused" in lines[4]
         assert lines[2].split() == ["3", "3", "1", "0"]
         assert lines[3].split() == ["10", "7", "3", "3"]
         assert "128" in gate.feasibility_table()

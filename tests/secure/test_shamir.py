@@ -204,4 +204,5 @@ def test_fast_enough_for_a_hundred_silos():
     start = time.process_time()
     assert all(combine(chosen) == secret for _ in range(100))
     combining = time.process_time() - start
-    assert splitting < 0.060 and combining < 0.120  # about 3 and 4 ms on a server core; loose for busy machines
+    assert splitting < 0.060
+    assert combining < 0.120
