@@ -116,20 +116,19 @@ def image_axes(shape: tuple[int, ...], axes: str | None, where: str) -> str:
     if len(shape) == 4 and axes in ("hwc", "chw"):
         return axes
     if len(shape) == 4 and axes is None:
-        last, first = shape[3] in (1, 3, 4), shape[1] in (1, 3, 4)
-        if last != first or shape[3] == shape[1]:
-            return "hwc" if last else "chw" if first else _unclear(shape, where)
-        return _unclear(shape, where)
+        for channels in ((1, 3), (4,)):
+            last, first = shape[3] in channels, shape[1] in channels
+            if last != first:
+                return "hwc" if last else "chw"
+            if last:
+                break
+        raise DataError(
+            f"{where}: shape {shape} does not say which axis holds the channels; set data_args.data_options.axes to "
+            f"hwc or chw"
+        )
     raise DataError(
         f"{where}: shape {shape} with data_args.data_options.axes: {axes or 'null'} is neither images "
         f"(n, height, width[, channels]) nor a table (n, columns)"
-    )
-
-
-def _unclear(shape: tuple[int, ...], where: str) -> str:
-    raise DataError(
-        f"{where}: shape {shape} does not say which axis holds the channels; set data_args.data_options.axes to "
-        f"hwc or chw"
     )
 
 

@@ -109,8 +109,15 @@ def _labels(value: Any, pool: Pool) -> tuple[int, ...]:
     if isinstance(value, str) and value not in _NAMED_CLASSES:
         raise ConfigError(f"{_KEY}: classes: {value!r} is not one of {', '.join(_NAMED_CLASSES)} or a list of classes")
     names = {name: label for label, name in enumerate(pool.class_names)}
+    if isinstance(value, str):
+        found = tuple(names[name] for name in _NAMED_CLASSES[value] if name in names)
+        if not found:
+            raise ConfigError(
+                f"{_KEY}: classes: {value}: {pool.origin} has none of the classes {_NAMED_CLASSES[value]}"
+            )
+        return found
     labels = []
-    for item in _NAMED_CLASSES[value] if isinstance(value, str) else value:
+    for item in value:
         label = names.get(item) if isinstance(item, str) else item
         if not isinstance(label, int) or not 0 <= label < len(pool.class_names):
             raise ConfigError(

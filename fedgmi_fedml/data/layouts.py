@@ -35,19 +35,18 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Layout:
-    """A published layout: number of silos, training samples a silo, components (None: as configured), proportions."""
+    """A published layout: number of silos, training samples a silo, components, rule of the proportions."""
 
     silos: int
     samples: tuple[int, int]
-    components: Entries | None
+    components: Entries
     kind: str
     level: float = 0.3
 
 
 _TWO: Entries = ({"rotate": 0}, {"rotate": 90})
 _FOUR: Entries = (*_TWO, {"rotate": 180}, {"rotate": 270})
-_SETS: dict[str, tuple[int, tuple[int, int], Entries | None]] = {
-    "": (100, (100, 200), None),
+_SETS: dict[str, tuple[int, tuple[int, int], Entries]] = {
     "digits": (100, (100, 200), _TWO),
     "digits_4rotations": (100, (100, 200), _FOUR),
     "letters": (100, (100, 200), ({"classes": "lower"}, {"classes": "upper"})),
@@ -62,11 +61,8 @@ _RULES = {
 }
 
 LAYOUTS: dict[str, Layout] = {
-    "_".join(filter(None, ("fedsoft", name, rule))): Layout(*settings, *_RULES[rule])
-    for name, settings in _SETS.items()
-    for rule in _RULES
+    f"fedsoft_{name}_{rule}": Layout(*settings, *_RULES[rule]) for name, settings in _SETS.items() for rule in _RULES
 }
-"""``fedsoft_<rule>`` leaves the components as configured; ``fedsoft_<data>_<rule>`` brings them along."""
 
 
 def _entry(component: Any) -> Mapping[str, Any]:
@@ -81,6 +77,8 @@ def resolve_mixture(config: Config) -> tuple[Mixture, tuple[str, ...]]:
     """
     given = config.data_args.silo_mixture
     samples = given.samples_per_silo
+    # Natural silos keep their samples as they are, unless components were asked for.
+    unasked = given.kind == "natural" and "components" not in getattr(given, "model_fields_set", ("components",))
     mixture = Mixture(
         given.kind,
         given.level,
@@ -88,7 +86,7 @@ def resolve_mixture(config: Config) -> tuple[Mixture, tuple[str, ...]]:
         given.dominant,
         given.proportions,
         given.group,
-        tuple(_entry(component) for component in given.components or ()),
+        () if unasked else tuple(_entry(component) for component in given.components or ()),
         samples if samples is None or isinstance(samples, int) else (samples[0], samples[1]),
     )
     if given.layout is None:
@@ -98,8 +96,7 @@ def resolve_mixture(config: Config) -> tuple[Mixture, tuple[str, ...]]:
         raise ConfigError(f"data_args.silo_mixture.layout: {given.layout!r} is not one of {', '.join(LAYOUTS)}")
     keep = "samples_per_silo" in getattr(given, "model_fields_set", ()) and samples is not None
     size = mixture.samples if keep else layout.samples
-    components = mixture.components if layout.components is None else layout.components
-    mixture = replace(mixture, kind=layout.kind, level=layout.level, components=components, samples=size)
+    mixture = replace(mixture, kind=layout.kind, level=layout.level, components=layout.components, samples=size)
     return mixture, tuple(_departures(given.layout, layout, config.train_args.client_num_in_total, size))
 
 
