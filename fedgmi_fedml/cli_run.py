@@ -10,6 +10,7 @@ from fedgmi_fedml.cli_config import config_argument, set_option
 from fedgmi_fedml.errors import ConfigError, RunError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
+_RUN = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command()
@@ -32,10 +33,30 @@ def simulate(
     loaded = read_config(name, overrides)
     folder = out or choose_folder(Path(loaded.tracking_args.output_dir), loaded.common_args.run_name, resume)
 
-    from fedgmi_fedml.simulate import run_simulation  # torch: only once the configuration is known to be right
+    from fedgmi_fedml.report import terminal_summary  # torch: only once the configuration is known to be right
+    from fedgmi_fedml.simulate import run_simulation
+    from fedgmi_fedml.summary import load_summary
 
-    report_path = run_simulation(loaded, folder, resume, workers or loaded.device_args.worker_num)
-    click.echo(f"report: {report_path}")
+    page = run_simulation(loaded, folder, resume, workers or loaded.device_args.worker_num)
+    click.echo(terminal_summary(load_summary(folder)))
+    click.echo(f"report: {page}")
+
+
+@click.command()
+@click.argument("run", type=_RUN)
+@click.option(
+    "--audience",
+    type=click.Choice(["simulation", "server", "silo"]),
+    help="For whom; a narrower view than the run's own leaves out what that reader may not know. [default: the run's]",
+)
+def report(run: Path, audience: str | None) -> None:
+    """Write report.html of the finished run in folder RUN again, from its summary and rounds."""
+    from fedgmi_fedml.report import terminal_summary, write_report
+    from fedgmi_fedml.summary import load_summary
+
+    page = write_report(run, audience)
+    click.echo(terminal_summary(load_summary(run)))
+    click.echo(f"report: {page}")
 
 
 def _config_of(out: Path | None, resume: bool) -> str:

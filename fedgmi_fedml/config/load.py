@@ -31,7 +31,7 @@ LAUNCH_JOB = "fedgmi"
 
 def config_folder() -> Path:
     """Folder of the shipped configurations: inside the installed package, or ``configs/`` of the source tree."""
-    installed = Path(__file__).resolve().parent / "shipped"
+    installed = Path(__file__).resolve().parents[1] / "configs"
     return installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "configs"
 
 
