@@ -35,7 +35,7 @@ def write_report(run_dir: Path, audience: Audience | None = None) -> Path:
         {
             name: value
             for name, value in record.items()
-            if name not in ROUND_FIELDS or shown in ROUND_FIELDS[name].audiences
+            if name in ROUND_FIELDS and shown in ROUND_FIELDS[name].audiences
         }
         for record in read_json_lines(run_dir / "rounds.jsonl")
     ]

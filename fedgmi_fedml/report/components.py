@@ -14,7 +14,12 @@ from fedgmi_fedml.report.words import decimal, percent
 
 __all__ = ["candidate_figure", "expert_figure", "sample_figure", "separability_figure"]
 
-_MOST_SAMPLES, _MOST_FEATURES = 32, 24
+_MOST_SAMPLES, _ACROSS, _MOST_FEATURES = 32, 16, 24
+
+
+def _side(cells: int) -> float:
+    """Width of a cell in pixels, so that small matrices are not tiny and large ones fit."""
+    return min(92.0, max(16.0, 430.0 / max(1, cells)))
 
 
 def sample_figure(context: Context) -> Markup | None:
@@ -27,11 +32,14 @@ def sample_figure(context: Context) -> Markup | None:
     rows = []
     for j in range(samples.shape[0]):
         pictures = np.asarray(samples[j, :_MOST_SAMPLES])
-        sheet = contact_sheet(pictures, columns=16)
+        sheet = contact_sheet(pictures, columns=_ACROSS)
+        room = f"max-width:{54 * min(_ACROSS, len(pictures))}px"
         alt = f"{len(pictures)} pictures drawn by the VAE of {context.component(j, long=True)}"
         rows += [
             tag("div", context.chip(j)),
-            tag("img", src=data_uri(encode_png(sheet)), alt=alt, width=sheet.shape[1], height=sheet.shape[0]),
+            tag(
+                "img", src=data_uri(encode_png(sheet)), alt=alt, width=sheet.shape[1], height=sheet.shape[0], style=room
+            ),
         ]
     note = "Pictures that each VAE makes up from random latents: what it takes its component to look like."
     return figure("What each component looks like", tag("div", *rows, class_="sheet"), note, wide=True)
@@ -71,7 +79,15 @@ def separability_figure(context: Context) -> Markup | None:
     cells, shown = _divergences(np.asarray(context.data.separability))
     names = [f"comp. {j}" for j in range(len(cells))]
     title = "How far apart the components are"
-    picture = heat_map(title, "Symmetric KL divergence of every two VAEs, in nats.", cells, names, names, shown)
+    picture = heat_map(
+        title,
+        "Symmetric KL divergence of every two VAEs, in nats.",
+        cells,
+        names,
+        names,
+        shown,
+        square=_side(len(names)),
+    )
     note = "Symmetric KL divergence in nats. Near zero, two components cannot be told apart."
     rows = [[name, *row] for name, row in zip(names, shown, strict=True)]
     return figure(title, picture, note, table(["", *names], rows))
@@ -88,10 +104,9 @@ def candidate_figure(context: Context) -> Markup | None:
         shown = [["" for _ in row] for row in shown]
     names = [f"{c}{' ●' if c in chosen else ''}" for c in range(len(matrix))]
     outlined = frozenset((r, c) for r in chosen for c in chosen if r != c)
-    square = 64.0 if len(matrix) <= 8 else max(16.0, 400.0 / len(matrix))
     title = "Candidates and their selection"
     text = f"Symmetric KL divergence of {len(matrix)} candidates; selected: {', '.join(map(str, sorted(chosen)))}."
-    picture = heat_map(title, text, cells, names, names, shown, outlined=outlined, square=square)
+    picture = heat_map(title, text, cells, names, names, shown, outlined=outlined, square=_side(len(matrix)))
     note = "Darker is farther apart. Dots and outlines mark the candidates taken to start the components."
     rows = [[name, *(decimal(v, 1) for v in numbers(row))] for name, row in zip(names, matrix, strict=True)]
     return figure(title, picture, note, table(["", *names], rows))
@@ -114,7 +129,7 @@ def expert_figure(context: Context) -> Markup | None:
         for k in range(len(matrix[0]))
     ]
     own = frozenset((j, j) for j in range(min(len(matrix), len(matrix[0]))))
-    square = max(64.0, 8.0 * max(map(len, columns)))
+    square = max(_side(len(columns)), 8.0 * max(map(len, columns)))
     title = "Which expert is good at what"
     text = f"Test accuracy. Specialisation gap {percent(context.summary.specialisation_gap)}."
     picture = heat_map(title, text, cells, experts, columns, shown, outlined=own, square=square)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedgmi_fedml.report.context import Context
-from fedgmi_fedml.report.markup import Markup, figure, table, tag
+from fedgmi_fedml.report.markup import Markup, figure, join, table, tag
 from fedgmi_fedml.report.svg import drawing
 from fedgmi_fedml.report.words import count, percent, phase, seconds, size
 
@@ -89,11 +89,11 @@ def _steps_figure(context: Context) -> Markup | None:
     title = "Where the time goes"
     picture = drawing(width, 30, title, text, *marks)
     rows = [[_STEPS.get(name, name), seconds(spent[name]), percent(spent[name] / total)] for name in order]
-    return figure(title, picture, "", tag("div", tag("div", *legend, class_="legend"), table(["Step", "Time", "Share"], rows)),
-                  wide=True)  # fmt: skip
+    data = table(["Step", "Time", "Share"], rows)
+    return figure(title, join(picture, tag("div", *legend, class_="legend")), "", data, wide=True)
 
 
 def cost(context: Context) -> Markup | None:
     """The section's content, or ``None`` when nothing was measured."""
     parts = [part for part in (_phase_table(context), _steps_figure(context)) if part is not None]
-    return tag("div", *parts) if parts else None
+    return tag("div", *parts, class_="cost") if parts else None

@@ -43,7 +43,7 @@ def _cut(records: Records, lines: Sequence[Series]) -> tuple[Records, list[Serie
 
 
 def _chart(
-    title: str, note: str, records: Records, lines: Sequence[Series], *, share: bool = False, best: int | None = None
+    title: str, note: str, records: Records, lines: Sequence[Series], *, scale: str = "linear", best: int | None = None
 ) -> Markup | None:
     """One figure, or ``None`` when no line has a value."""
     known = [line for line in lines if any(value is not None for value in line.values)]
@@ -54,13 +54,13 @@ def _chart(
     for position, record in enumerate(shown):
         if best is not None and record.get("phase") == "rounds" and record.get("round") == best:
             mark = (position, "best kept")
-    show = percent if share else decimal
+    show = percent if scale == "percent" else decimal
     rows = [
         [f"{record.get('phase')} {int(record.get('round', 0)) + 1}", *(show(line.values[i]) for line in known)]
         for i, record in enumerate(shown)
     ]
     ends = "; ".join(f"{line.label} ends at {show(_final(line))}" for line in known)
-    picture = line_chart(title, f"{len(shown)} rounds. {ends}.", known, bands_of(shown), percent=share, mark=mark)
+    picture = line_chart(title, f"{len(shown)} rounds. {ends}.", known, bands_of(shown), scale=scale, mark=mark)
     return figure(title, picture, note, table(["Round", *(line.label for line in known)], rows))
 
 
@@ -100,18 +100,19 @@ def curves(context: Context) -> list[Markup]:
     ]
     found = [
         _chart("Accuracy of the personalised prediction", "Mean over silos, on data that training never saw.",
-               records, _accuracy_lines(context, records), share=True, best=best),
+               records, _accuracy_lines(context, records), scale="percent", best=best),
         _chart("VAE loss", "Negative ELBO in nats per sample: how well each component's VAE describes its samples.",
                records, _per_component(records, "vae_loss"), best=best),
         _chart("Expert loss", "Cross-entropy in nats per sample, each expert on its own component's samples.",
                records, _per_component(records, "expert_loss"), best=best),
         _chart("Mixture proportions: error and drift",
-               "Error against the truth, and how far the estimates moved since the round before.", records, mixture),
+               "Error against the truth, and how far the estimates moved since the round before. Logarithmic.",
+               records, mixture, scale="log"),
         _chart("Samples in the right component, and the gate's confidence",
                "Confidence is the mean largest responsibility. Far above the share that is right, it is too sure.",
-               records, partition, share=True),
+               records, partition, scale="percent"),
         _chart("Share of the samples in each component", "A component near zero is idle; one near 100 % has won all.",
-               records, _per_component(records, "component_weight"), share=True),
+               records, _per_component(records, "component_weight"), scale="percent"),
         _chart("Candidate VAEs", "Loss of every cohort's candidate while it trains, in nats per sample.",
                candidates, cohorts),
     ]  # fmt: skip

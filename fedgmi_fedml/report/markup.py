@@ -26,7 +26,7 @@ def _text(child: object) -> str:
     return html.escape(str(child), quote=False)
 
 
-def tag(name: str, *children: object, **attributes: object) -> Markup:
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """``<name attributes>children</name>``.
 
     Children are strings (escaped), ``Markup``, ``None`` (nothing) or lists of these. In attribute names a trailing

@@ -27,19 +27,22 @@ _STATUS = {
 }
 
 
-def _grid(figures: list[Markup | None]) -> Markup | None:
+def _grid(*figures: Markup | None, kind: str = "grid2") -> Markup | None:
     known = [item for item in figures if item is not None]
-    return tag("div", *known, class_="grid2") if known else None
+    return tag("div", *known, class_=kind) if known else None
 
 
 def _sections(context: Context) -> list[tuple[str, str, str, Markup | None]]:
     """(anchor, heading, lead, content) in reading order; without content a section is left out."""
-    results = [comparison(context), expert_figure(context), sample_figure(context)]
-    parts = [separability_figure(context), candidate_figure(context)]
+    small = 0 < context.components <= 3  # their matrices fit three abreast
+    first = [comparison(context, narrow=small), expert_figure(context)]
+    apart, looks, candidates = separability_figure(context), sample_figure(context), candidate_figure(context)
+    order = [*first, apart, looks] if small else [*first, looks, apart, candidates]
+    found = _grid(*order, kind="grid2 grid3" if small else "grid2")
     return [
-        ("results", "What it found", "", _grid([*results, *parts])),
-        ("silos", "Silo by silo", "", _grid([mixture_figure(context), accuracy_figure(context)])),
-        ("training", "How training went", "", _grid(list(curves(context)))),
+        ("results", "What it found", "", found),
+        ("silos", "Silo by silo", "", _grid(mixture_figure(context), accuracy_figure(context))),
+        ("training", "How training went", "", _grid(*curves(context), candidates if small else None)),
         ("cost", "What it cost", "", cost(context)),
         ("protection", "What protected the silos", "", protection(context)),
         ("provenance", "Where this comes from", "", _provenance(context)),

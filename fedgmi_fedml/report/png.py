@@ -41,6 +41,7 @@ def contact_sheet(images: npt.NDArray[np.floating], columns: int, gap: int = 1) 
     scale = max(1, -(-28 // max(1, shown.shape[2])))
     pixels = np.rint(np.clip(shown, 0, 1) * 255).astype(np.uint8).repeat(scale, axis=2).repeat(scale, axis=3)
     count, channels, height, width = pixels.shape
+    columns = min(columns, count)
     rows = -(-count // columns)
     sheet = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, channels), 128, dtype=np.uint8)
     for index in range(count):

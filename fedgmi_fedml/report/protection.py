@@ -14,7 +14,8 @@ NAMES = {
     "homomorphic": "homomorphic secure aggregation",
     "none": "none (updates in the clear)",
 }
-_NEVER, _YES = ("never", "no"), ("yes", "yes")
+# (words, kind): green for what nobody learns, red for what nobody should, plain for what the method lives on
+_NEVER, _MEANT, _EXPOSED = ("never", "no"), ("yes", "meant"), ("yes", "yes")
 
 
 def headline(secure: SecureSummary, simulated: bool) -> tuple[str, str]:
@@ -40,8 +41,8 @@ def headline(secure: SecureSummary, simulated: bool) -> tuple[str, str]:
 def _who(secure: SecureSummary) -> list[tuple[str, tuple[str, str], tuple[str, str]]]:
     """(what, other silos, server), each as (words, kind)."""
     clear = secure.backend == "none"
-    server: tuple[str, str] = _YES if clear else _NEVER
-    sums = _YES if secure.backend != "homomorphic" else ("not unless a silo sides with it", "part")
+    server: tuple[str, str] = _EXPOSED if clear else _NEVER
+    sums = _MEANT if secure.backend != "homomorphic" else ("not unless a silo sides with it", "part")
     return [
         ("A silo's samples, labels and file names", _NEVER, _NEVER),
         ("A silo's own model update", _NEVER, server),
@@ -51,10 +52,10 @@ def _who(secure: SecureSummary) -> list[tuple[str, tuple[str, str], tuple[str, s
             ("at most that, over many rounds with changing cohorts", "part"),
             server,
         ),
-        ("Total weight of a component over the cohort", _YES, server),
-        ("Summed update of the components that were open", _YES, sums),
-        ("Summed losses and accuracies", _YES, _YES),
-        ("Who took part, who dropped out, which components stayed closed", _YES, _YES),
+        ("Total weight of a component over the cohort", _MEANT, server),
+        ("Summed update of the components that were open", _MEANT, sums),
+        ("Summed losses and accuracies", _MEANT, _MEANT),
+        ("Who took part, who dropped out, which components stayed closed", _MEANT, _MEANT),
     ]
 
 
@@ -96,12 +97,12 @@ def _incidents(secure: SecureSummary) -> Markup | None:
         names = enumerated([str(j) for j in secure.frozen_components])
         parts.append(f"Component {names} stayed closed at the end: too few silos hold it, so its models did not move.")
     for value, text in (
-        (secure.dropped_silos, "silos dropped out during a sum"),
-        (secure.partial_rounds, "rounds went on without a silo that had dropped out"),
-        (secure.aborted_sessions, "sessions were discarded and revealed nothing"),
+        (secure.dropped_silos, "Silos that dropped out during a sum"),
+        (secure.partial_rounds, "Rounds that went on without a silo that had dropped out"),
+        (secure.aborted_sessions, "Sessions that were discarded, with nothing revealed"),
     ):
         if value:
-            parts.append(f"{count(value)} {text}.")
+            parts.append(f"{text}: {count(value)}.")
     return tag("p", " ".join(parts)) if parts else None
 
 

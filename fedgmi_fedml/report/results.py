@@ -66,6 +66,7 @@ def tiles(context: Context) -> Markup | None:
     if summary.effective_components is not None:
         effective = f"{summary.effective_components:.2f} of {context.components}"
     upload = summary.secure.upload_bytes_per_parameter
+    rate = percent(summary.misassignment_rate) if summary.partition_accuracy is None else None  # the truth says more
     found = [
         (percent(own), "of all test samples predicted right"),
         (percent(summary.personalised_accuracy), "test accuracy, mean over silos"),
@@ -73,7 +74,7 @@ def tiles(context: Context) -> Markup | None:
         (percent(summary.partition_accuracy), "of samples in their true component"),
         (f"{points(summary.specialisation_gap)} points", "expert at home against away"),
         (effective, "components in use (effective number)"),
-        (percent(summary.misassignment_rate), "of samples expected in the wrong component"),
+        (rate, "of samples expected in the wrong component"),
         (seconds(summary.wall_seconds), "wall time"),
         (None if upload is None else f"{upload:.2f} bytes", "uploaded per parameter and round"),
     ]
@@ -85,19 +86,19 @@ def tiles(context: Context) -> Markup | None:
     return tag("div", *shown, class_="tiles") if shown else None
 
 
-def comparison(context: Context) -> Markup | None:
+def comparison(context: Context, narrow: bool = False) -> Markup | None:
     """Pooled accuracy by method as bars from zero, with the difference to FedGMI in points."""
     known = {name: value for name, value in context.summary.pooled_accuracy.items() if value is not None}
     if len(known) < 2:
         return None
     order = sorted(known, key=lambda name: (-known[name], list(METHODS).index(name) if name in METHODS else 99))
     own = known.get("fedgmi")
-    width, tall, left, room = 500.0, 34.0, 8.0, 380.0
+    width, tall, left, room = (330.0 if narrow else 500.0), 34.0, 1.0, (208.0 if narrow else 380.0)
     bars: list[Markup] = []
     for index, name in enumerate(order):
         top = index * (tall + 16)
         length = room * max(0.0, min(1.0, known[name]))
-        colour = "f-c0" if name == "fedgmi" else "f-c7" if name == "oracle" else "cell"
+        colour = {"fedgmi": "f-c0", "oracle": "ceiling"}.get(name, "cell")
         away = "" if own is None or name == "fedgmi" else f"  ({points(known[name] - own)})"
         style = None if colour != "cell" else "--v:.3"
         bars += [

@@ -13,7 +13,7 @@ from fedgmi_fedml.report.words import count, decimal, method, percent
 
 __all__ = ["accuracy_figure", "mixture_figure", "silo_table"]
 
-_WIDTH, _LEFT, _TOP, _BOTTOM = 1040.0, 46.0, 10.0, 58.0
+_WIDTH, _LEFT, _TOP = 1040.0, 46.0, 10.0
 _OTHERS = (("fedavg", "c1"), ("local", "c3"), ("oracle", "c2"), ("ifca", "c4"), ("fedsoft", "c5"), ("fedem", "c6"))
 
 
@@ -21,19 +21,28 @@ def _pitch(silos: int) -> float:
     return min(90.0, (_WIDTH - _LEFT) / max(1, silos))
 
 
+def _slanted(context: Context, silos: int) -> bool:
+    """Whether the silos' names are too long to stand side by side."""
+    return _pitch(silos) < 7.0 * max((len(context.silo_name(i)) for i in range(silos)), default=1)
+
+
+def _bottom(context: Context, silos: int) -> float:
+    return 62.0 if _slanted(context, silos) else 28.0
+
+
 def _frame(context: Context, silos: int, height: float, low: float, high: float) -> list[Markup]:
     """Horizontal grid in per cent and the silos' names below."""
     out = []
-    room = height - _TOP - _BOTTOM
+    room = height - _TOP - _bottom(context, silos)
     right = _LEFT + _pitch(silos) * silos
     for value in ticks(low, high):
         y = f"{_TOP + room * (high - value) / (high - low):.1f}"
         out.append(tag("line", x1=_LEFT, x2=f"{right:.1f}", y1=y, y2=y, class_="grid"))
         out.append(tag("text", f"{100 * value:.4g} %", x=_LEFT - 6, y=f"{float(y) + 4:.1f}", class_="ax end"))
     every = -(-silos // int((_WIDTH - _LEFT) / 17))
-    slanted = _pitch(silos) < 7.0 * max((len(context.silo_name(i)) for i in range(silos)), default=1)
+    slanted = _slanted(context, silos)
     for i in range(0, silos, max(1, every)):
-        x, y = _LEFT + _pitch(silos) * (i + 0.5), height - _BOTTOM + 16
+        x, y = _LEFT + _pitch(silos) * (i + 0.5), height - _bottom(context, silos) + 16
         turn = f"rotate(-50 {x:.1f} {y:.1f})" if slanted else None
         css = "ax end" if slanted else "ax mid"
         name = context.silo_name(i)
@@ -53,25 +62,23 @@ def mixture_figure(context: Context) -> Markup | None:
     marks = [mark for i in range(silos) for mark in _column(context, i, alpha[i], height)]
     if truth is not None:
         marks += [mark for i in range(silos) for mark in _notches(context, i, truth[i], silos, height)]
-    error = None if truth is None else float(np.abs(alpha - truth).mean())
+    gaps = [] if truth is None else [gap for gap in numbers(np.abs(alpha - truth)) if gap is not None]
     title = "Mixture of every silo" if silos > 1 else "This silo's mixture"
     text = f"Estimated proportions of {components} components in {silos} silo{'s' if silos > 1 else ''}."
-    if error is not None:
-        text += f" Mean absolute error against the truth {decimal(error)}."
+    if gaps:
+        text += f" Mean absolute error against the truth {decimal(sum(gaps) / len(gaps))}."
     legend = [context.chip(j) for j in range(components)]
     if truth is not None:
         legend.append(tag("span", tag("i", class_="rule"), "where the truth puts the boundary"))
     picture = drawing(_WIDTH, height, title, text, *_frame(context, silos, height, 0.0, 1.0), *marks)
     note = "Columns are estimates; a line that meets the change of colour is a mixture found exactly."
-    return figure(
-        title, join(tag("div", *legend, class_="legend"), picture), note if truth is not None else "",
-        silo_table(context), wide=True,
-    )  # fmt: skip
+    content = join(tag("div", *legend, class_="legend"), tag("div", picture, class_="scroll"))
+    return figure(title, content, note if truth is not None else "", silo_table(context), wide=True)
 
 
 def _column(context: Context, silo: int, shares: np.ndarray, height: float) -> list[Markup]:
     silos = len(np.asarray(context.data.alpha))
-    pitch, room = _pitch(silos), height - _TOP - _BOTTOM
+    pitch, room = _pitch(silos), height - _TOP - _bottom(context, silos)
     out, below = [], 0.0
     for j, share in enumerate(shares):
         known = float(share) if np.isfinite(share) else 0.0
@@ -85,7 +92,7 @@ def _column(context: Context, silo: int, shares: np.ndarray, height: float) -> l
 
 
 def _notches(context: Context, silo: int, shares: np.ndarray, silos: int, height: float) -> list[Markup]:
-    pitch, room = _pitch(silos), height - _TOP - _BOTTOM
+    pitch, room = _pitch(silos), height - _TOP - _bottom(context, silos)
     out = []
     for j, edge in enumerate(np.cumsum(shares)[:-1]):
         hover = tag("title", f"{context.silo_name(silo)}: true {context.component(j)} {percent(float(shares[j]))}")
@@ -117,7 +124,7 @@ def accuracy_figure(context: Context) -> Markup | None:
     height = 260.0
     grid = ticks(max(0.0, min(known) - 0.02), min(1.0, max(known) + 0.02))
     low, high = max(0.0, grid[0]), min(1.0, grid[-1])
-    room = height - _TOP - _BOTTOM
+    room = height - _TOP - _bottom(context, silos)
     dots = []
     for name, colour, values in methods:
         for i, value in enumerate(values):
@@ -137,7 +144,9 @@ def accuracy_figure(context: Context) -> Markup | None:
         *_frame(context, silos, height, low, high), *dots,
     )  # fmt: skip
     note = "A silo has few test samples, so single dots are noisy: the comparison above pools them."
-    return figure(title, join(tag("div", *legend, class_="legend"), picture), note, wide=True)
+    return figure(
+        title, join(tag("div", *legend, class_="legend"), tag("div", picture, class_="scroll")), note, wide=True
+    )
 
 
 def silo_table(context: Context) -> Markup | None:

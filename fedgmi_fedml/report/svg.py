@@ -83,17 +83,27 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
 class _Frame:
     """The plotting area of a line chart, with its scales."""
 
-    def __init__(self, series: Sequence[Series], positions: int, width: float, height: float, percent: bool) -> None:
-        self.width, self.height, self.percent = width, height, percent
-        self.left, self.right, self.top, self.bottom = 46.0, 118.0, 24.0, 26.0
+    def __init__(self, series: Sequence[Series], positions: int, width: float, height: float, scale: str) -> None:
+        self.width, self.height, self.scale = width, height, scale
+        longest = max((len(line.label) for line in series), default=0)
+        self.left, self.right, self.top, self.bottom = 50.0, 20.0 + 7.4 * longest, 24.0, 26.0
         known = [value for line in series for value in line.values if value is not None]
+        self.ticks = self._ticks([value for value in known if value > 0 or scale != "log"])
+        self.low, self.high = self._map(self.ticks[0]), max(self._map(self.ticks[-1]), self._map(self.ticks[0]) + 1e-9)
+        self.positions = positions
+
+    def _ticks(self, known: Sequence[float]) -> list[float]:
         low, high = min(known, default=0.0), max(known, default=1.0)
+        if self.scale == "log":
+            first, last = math.floor(math.log10(low or 1.0)), math.ceil(math.log10(high))
+            return [10.0**power for power in range(first, max(last, first + 1) + 1)]
         margin = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
         low = max(0.0, low - margin) if low >= 0 else low - margin
-        high = min(1.0, high + margin) if percent and high <= 1 else high + margin
-        self.ticks = ticks(low, high)
-        self.low, self.high = self.ticks[0], max(self.ticks[-1], self.ticks[0] + 1e-9)
-        self.positions = positions
+        high = min(1.0, high + margin) if self.scale == "percent" and high <= 1 else high + margin
+        return ticks(low, high)
+
+    def _map(self, value: float) -> float:
+        return math.log10(max(value, 1e-300)) if self.scale == "log" else value
 
     def x(self, position: float) -> float:
         """Pixel of a position on the x axis."""
@@ -101,13 +111,14 @@ class _Frame:
         return self.left + room * (position + 0.5) / max(1, self.positions)
 
     def y(self, value: float) -> float:
-        """Pixel of a value."""
+        """Pixel of a value; values below the axis lie on it."""
         room = self.height - self.top - self.bottom
-        return self.top + room * (1 - (value - self.low) / (self.high - self.low))
+        share = (self._map(value) - self.low) / (self.high - self.low)
+        return self.top + room * (1 - max(0.0, share))
 
     def text(self, value: float) -> str:
         """A value as the axis shows it."""
-        return f"{100 * value:.4g} %" if self.percent else _label(value)
+        return f"{100 * value:.4g} %" if self.scale == "percent" else _label(value)
 
 
 def line_chart(
@@ -116,7 +127,7 @@ def line_chart(
     series: Sequence[Series],
     bands: Sequence[Band],
     *,
-    percent: bool = False,
+    scale: str = "linear",
     mark: tuple[int, str] | None = None,
     width: float = 520,
     height: float = 220,
@@ -125,9 +136,10 @@ def line_chart(
 
     Args:
         series: at least one. bands: phases in order; their positions count through.
-        percent: values are fractions. mark: a position on the x axis to point out, and why.
+        scale: ``linear``, ``percent`` (values are fractions) or ``log``.
+        mark: a position on the x axis to point out, and why.
     """
-    frame = _Frame(series, max((band.stop for band in bands), default=1), width, height, percent)
+    frame = _Frame(series, max((band.stop for band in bands), default=1), width, height, scale)
     ends = [_last(line) for line in series]
     shown = [(line, end) for line, end in zip(series, ends, strict=True) if end is not None]
     heights = spread([frame.y(end[1]) for _, end in shown], 14, frame.top + 5, height - frame.bottom)
@@ -152,7 +164,7 @@ def _bands(frame: _Frame, bands: Sequence[Band]) -> list[Markup]:
     for index, band in enumerate(bands):
         left, right = frame.x(band.start - 0.5), frame.x(band.stop - 0.5)
         area = {"x": f"{left:.1f}", "y": frame.top, "width": f"{right - left:.1f}"}
-        if index % 2 == 0:
+        if index % 2 == 0 and len(bands) > 1:
             out.append(tag("rect", **area, height=frame.height - frame.top - frame.bottom, class_="band"))
         out.append(tag("text", band.label, x=f"{left + 4:.1f}", y=frame.top - 8, class_="ax"))
         numbers = {0, band.stop - band.start - 1} if band.stop - band.start > 1 else {0}
@@ -176,7 +188,10 @@ def _mark(frame: _Frame, mark: tuple[int, str] | None) -> list[Markup]:
         return []
     x = f"{frame.x(mark[0]):.1f}"
     line = tag("line", x1=x, x2=x, y1=frame.top, y2=frame.height - frame.bottom, class_="mark")
-    return [line, tag("text", mark[1], x=x, y=frame.height - frame.bottom - 5, class_="ax end")]
+    return [
+        line,
+        tag("text", mark[1], x=f"{frame.x(mark[0]) - 5:.1f}", y=frame.height - frame.bottom - 5, class_="ax end"),
+    ]
 
 
 def _line(frame: _Frame, line: Series) -> Markup:
@@ -214,7 +229,7 @@ def heat_map(
     """
     left = 12 + 7.2 * max(map(len, rows), default=0)
     top, side = 26.0, square
-    tall = min(side, 40.0) if len(rows) <= 8 else side * 0.6
+    tall = min(side * 0.6, 52.0)
     out: list[Markup] = []
     for c, name in enumerate(columns):
         out.append(tag("text", name, x=f"{left + (c + 0.5) * side:.1f}", y=top - 9, class_="ax mid"))
