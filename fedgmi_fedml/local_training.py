@@ -8,7 +8,8 @@ gather, one forward and backward pass and one fused optimiser step a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,10 +92,9 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def _optimiser(module: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+def _optimiser(parameters: list[nn.Parameter], settings: TrainSettings) -> torch.optim.Optimizer:
     """A fresh optimiser. The fused kernels update all tensors in one call (a quarter of an MLP VAE's step on a CPU)."""
     rate, decay = settings.learning_rate, settings.weight_decay
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=_SGD_MOMENTUM, weight_decay=decay, fused=True)
     return torch.optim.Adam(parameters, rate, weight_decay=decay, fused=True)
@@ -104,55 +104,69 @@ def _batch_norms(module: nn.Module) -> list[nn.Module]:
     return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
-def _batches(count: int, size: int, merge_single: bool, generator: torch.Generator) -> Iterator[torch.Tensor]:
+def _rows(x: torch.Tensor, index: torch.Tensor | None, device: torch.device) -> torch.Tensor:
+    """The rows to train on, int64 on the device."""
+    return (torch.arange(len(x)) if index is None else index).to(device)
+
+
+def _batches(rows: torch.Tensor, size: int, merge_single: bool, generator: torch.Generator) -> list[torch.Tensor]:
     """One epoch's index tensors, in random order. With ``merge_single`` a last batch of one joins the one before."""
-    order = torch.randperm(count, generator=generator)
-    stops = [*range(size, count, size), count]
-    if merge_single and len(stops) > 1 and stops[-1] - stops[-2] == 1:
-        del stops[-2]
-    start = 0
-    for stop in stops:
-        yield order[start:stop]
-        start = stop
+    order = rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
+    batches = list(order.split(size))
+    if merge_single and len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
 
 
 def _train(
     module: nn.Module,
-    count: int,
+    rows: torch.Tensor,
     settings: TrainSettings,
     generator: torch.Generator,
     step_loss: Callable[[torch.Tensor], torch.Tensor],
     what: str,
 ) -> float:
-    """Runs the epochs; ``step_loss`` maps a batch of positions to its mean loss. Returns the last epoch's mean loss."""
-    optimiser = _optimiser(module, settings)
-    device = next(module.parameters()).device
+    """Runs the epochs; ``step_loss`` maps a batch of rows to its mean loss. Returns the last epoch's mean loss."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimiser = _optimiser(parameters, settings)
     norms = _batch_norms(module)
     module.train()
-    if count == 1:  # a batch of one has no variance to normalise with: use the running statistics, leave them alone
+    if len(rows) == 1:  # a batch of one has no variance to normalise with: use the running statistics, as they are
         for layer in norms:
             layer.eval()
     mean = 0.0
     for _ in range(settings.epochs):
-        total = torch.zeros((), dtype=torch.float64, device=device)
-        for batch in _batches(count, settings.batch_size, bool(norms), generator):
-            with torch.autocast(device.type, torch.bfloat16, enabled=settings.mixed_precision):
-                loss = step_loss(batch)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            if settings.grad_clip is not None:
-                nn.utils.clip_grad_norm_(module.parameters(), settings.grad_clip)
-            optimiser.step()
-            total += loss.detach() * len(batch)
-        mean = float(total) / count
-        _check_finite(module, mean, what)
+        batches = _batches(rows, settings.batch_size, bool(norms), generator)
+        losses = [_step(parameters, optimiser, settings, step_loss, batch) for batch in batches]
+        sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.float64)
+        mean = float(torch.stack(losses).double().cpu() @ sizes) / len(rows)
+        _check_finite(parameters, mean, what)
     return mean
 
 
-def _check_finite(module: nn.Module, loss: float, what: str) -> None:
+def _step(
+    parameters: list[nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+    settings: TrainSettings,
+    step_loss: Callable[[torch.Tensor], torch.Tensor],
+    batch: torch.Tensor,
+) -> torch.Tensor:
+    """One gradient step; returns the batch's loss, still on the device, so that nothing waits for it."""
+    with torch.autocast(batch.device.type, torch.bfloat16) if settings.mixed_precision else nullcontext():
+        loss = step_loss(batch)
+    for parameter in parameters:  # what zero_grad does, without its hooks
+        parameter.grad = None
+    loss.backward()
+    if settings.grad_clip is not None:
+        nn.utils.clip_grad_norm_(parameters, settings.grad_clip)
+    optimiser.step()
+    return loss.detach()
+
+
+def _check_finite(parameters: list[nn.Parameter], loss: float, what: str) -> None:
     """Raises ModelError when the loss or a parameter is not finite. The message holds no figure of the silo."""
     # NaN and infinity survive a sum, which takes one pass where isfinite().all() takes three.
-    if not math.isfinite(loss) or not all(math.isfinite(parameter.detach().sum()) for parameter in module.parameters()):
+    if not math.isfinite(loss) or not all(math.isfinite(parameter.detach().sum()) for parameter in parameters):
         raise ModelError(f"training diverged ({what}): use a smaller learning rate, or scale the data")
 
 
@@ -178,18 +192,13 @@ def train_vae(
 
     Returns (new state, mean negative ELBO of the last epoch, nats a sample). Raises ModelError when training diverges.
     """
-    count = len(x) if index is None else len(index)
     load_state(vae, state)
-    if count == 0 or settings.epochs == 0:
-        return export_state(vae), 0.0
     device = next(vae.parameters()).device
+    rows = _rows(x, index, device)
+    if len(rows) == 0 or settings.epochs == 0:
+        return export_state(vae), 0.0
     x = x.to(device)
-
-    def step_loss(batch: torch.Tensor) -> torch.Tensor:
-        rows = batch if index is None else index[batch]
-        return vae.training_loss(x[rows.to(device)], generator).mean()
-
-    loss = _train(vae, count, settings, generator, step_loss, what)
+    loss = _train(vae, rows, settings, generator, lambda batch: vae.training_loss(x[batch], generator).mean(), what)
     return export_state(vae), loss
 
 
@@ -209,24 +218,23 @@ def train_expert(
     A last batch of one sample joins the batch before where the expert has BatchNorm; a part of one sample is trained
     with the running statistics.
     """
-    count = len(x) if index is None else len(index)
     load_state(expert, state)
-    if count == 0 or settings.epochs == 0:
-        return export_state(expert), ExpertStats()
     device = next(expert.parameters()).device
+    rows = _rows(x, index, device)
+    if len(rows) == 0 or settings.epochs == 0:
+        return export_state(expert), ExpertStats()
     x, y = x.to(device), y.to(device)
-    correct: list[torch.Tensor] = []
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def step_loss(batch: torch.Tensor) -> torch.Tensor:
-        rows = (batch if index is None else index[batch]).to(device)
-        logits, target = expert(x[rows]), y[rows]
-        correct.append((logits.detach().argmax(1) == target).sum())
+        logits, target = expert(x[batch]), y[batch]
+        seen.append((logits.detach(), target))
         return functional.cross_entropy(logits, target)
 
-    loss = _train(expert, count, settings, generator, step_loss, what)
-    last = len(correct) // settings.epochs
-    hits = int(torch.stack(correct[-last:]).sum())
-    return export_state(expert), ExpertStats(loss, hits / count)
+    loss = _train(expert, rows, settings, generator, step_loss, what)
+    last = seen[-(len(seen) // settings.epochs) :]
+    right = torch.cat([logits for logits, _ in last]).argmax(1) == torch.cat([target for _, target in last])
+    return export_state(expert), ExpertStats(loss, float(right.double().mean()))
 
 
 def expert_predictions(
