@@ -24,7 +24,7 @@ def _side(cells: int) -> float:
 
 def sample_figure(context: Context) -> Markup | None:
     """Decoded samples of every component: pictures, or mean and spread of the features of a table."""
-    samples = context.data.samples
+    samples = context.data.decoded
     if samples is None or samples.shape[0] == 0 or samples.shape[1] == 0:
         return None
     if samples.ndim != 5:
@@ -123,12 +123,8 @@ def expert_figure(context: Context) -> Markup | None:
     cells = [[None if v is None else 0.08 + 0.92 * (v - low) / span for v in row] for row in matrix]
     shown = [[percent(v) for v in row] for row in matrix]
     experts = [f"expert {j}" for j in range(len(matrix))]
-    names = context.data.true_names
-    columns = [
-        str(names[k]) if names is not None and k < len(names) and str(names[k]) else f"comp. {k}"
-        for k in range(len(matrix[0]))
-    ]
-    own = frozenset((j, j) for j in range(min(len(matrix), len(matrix[0]))))
+    columns = [context.true_name(k) or f"comp. {k}" for k in range(len(matrix[0]))]
+    own = frozenset((j, partner) for j in range(len(matrix)) if (partner := context.data.partner(j)) is not None)
     square = max(_side(len(columns)), 8.0 * max(map(len, columns)))
     title = "Which expert is good at what"
     text = f"Test accuracy. Specialisation gap {percent(context.summary.specialisation_gap)}."

@@ -37,17 +37,21 @@ class Context:
         """M, from whatever knows it; 0 when nothing does."""
         if self.summary.components:
             return self.summary.components
-        for array, axis in ((self.data.alpha, 1), (self.data.separability, 0), (self.data.samples, 0)):
+        for array, axis in ((self.data.alpha, 1), (self.data.separability, 0), (self.data.decoded, 0)):
             if array is not None:
                 return int(array.shape[axis])
         return 0
 
     def component(self, index: int, long: bool = False) -> str:
         """A component's name; with ``long`` and where known, the true one it was matched to."""
+        partner = self.data.partner(index)
+        name = None if partner is None or not long else self.true_name(partner)
+        return f"component {index}" + (f" ({name})" if name else "")
+
+    def true_name(self, index: int) -> str | None:
+        """Name of a true component, where known."""
         names = self.data.true_names
-        if long and names is not None and index < len(names) and str(names[index]):
-            return f"component {index} ({names[index]})"
-        return f"component {index}"
+        return str(names[index]) if names is not None and index < len(names) and str(names[index]) else None
 
     def chip(self, index: int, text: str | None = None) -> Markup:
         """A component's colour and name."""

@@ -20,7 +20,7 @@ __all__ = ["ReportData"]
 
 FILE = "report_data.npz"
 _SILO_FIELDS = ("silo_names", "alpha", "silo_accuracy", "silo_samples", "other_accuracy")
-_TRUTH_FIELDS = ("true_alpha", "true_names")
+_TRUTH_FIELDS = ("true_alpha", "true_names", "true_of")
 _HIDDEN: dict[Audience, tuple[str, ...]] = {
     "server": _SILO_FIELDS + _TRUTH_FIELDS,
     "silo": _TRUTH_FIELDS,
@@ -35,21 +35,21 @@ class ReportData:
     Attributes:
         separability: symmetric KL divergence of every two VAEs, (M, M) nats.
         candidate_separability: the same of the candidates, (C, C) nats; ``chosen``: indices of those selected.
-        samples: decoded samples, (M, S, C, H, W) in [0, 1], or (M, S, F) for tables.
+        decoded: decoded samples of every VAE, (M, S, C, H, W) in [0, 1], or (M, S, F) for tables.
         class_names, feature_names: text.
         silo_names: (N,) text; on a silo one row, its own.
         alpha: estimated mixture proportions, (N, M), rows sum to one.
         silo_accuracy: personalised test accuracy, (N,), NaN where a silo has no test data.
         silo_samples: training samples, (N,).
         other_accuracy: by method (``local``, ``fedavg``, …), test accuracy (N,).
-        true_alpha: (N, M), columns matched to the learned components.
-        true_names: (M,) text: the true component that each learned one was matched to.
+        true_alpha: (N, M*), columns in the order of the true components; ``true_names``: (M*,) text, their names.
+        true_of: (M,) true component of every learned one, −1 for none (``evaluate.Matching.true_of``).
     """
 
     separability: npt.NDArray[Any] | None = None
     candidate_separability: npt.NDArray[Any] | None = None
     chosen: npt.NDArray[Any] | None = None
-    samples: npt.NDArray[Any] | None = None
+    decoded: npt.NDArray[Any] | None = None
     class_names: npt.NDArray[Any] | None = None
     feature_names: npt.NDArray[Any] | None = None
     silo_names: npt.NDArray[Any] | None = None
@@ -59,6 +59,7 @@ class ReportData:
     other_accuracy: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     true_alpha: npt.NDArray[Any] | None = None
     true_names: npt.NDArray[Any] | None = None
+    true_of: npt.NDArray[Any] | None = None
 
     def for_audience(self, audience: Audience) -> ReportData:
         """A copy without what ``audience`` must not see. Raises ValueError for a silo's data that holds other silos."""
@@ -69,6 +70,24 @@ class ReportData:
                     raise ValueError(f"a silo's report data must hold one silo's {name}, not {len(array)}")
         hidden = {name: {} if name == "other_accuracy" else None for name in _HIDDEN[audience]}
         return replace(self, **hidden)  # type: ignore[arg-type]
+
+    def partner(self, component: int) -> int | None:
+        """The true component that a learned one was matched to; ``None`` for none. Without ``true_of``: the same."""
+        if self.true_of is None:
+            return component
+        found = int(self.true_of[component]) if component < len(self.true_of) else -1
+        return found if found >= 0 else None
+
+    def matched_truth(self) -> npt.NDArray[np.float64] | None:
+        """True proportions in the order of the learned components, (N, M); zero where one has no partner."""
+        if self.alpha is None or self.true_alpha is None or len(self.true_alpha) != len(self.alpha):
+            return None
+        truth = np.zeros(self.alpha.shape)
+        for j in range(truth.shape[1]):
+            partner = self.partner(j)
+            if partner is not None and partner < self.true_alpha.shape[1]:
+                truth[:, j] = self.true_alpha[:, partner]
+        return truth
 
     def save(self, run_dir: Path, audience: Audience) -> Path:
         """Write ``report_data.npz`` atomically, for ``audience`` only. Equal data give equal bytes."""
@@ -99,5 +118,6 @@ class ReportData:
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(f"{path} is damaged: restore it, or remove it for a report without it.") from error
         known = {item.name for item in fields(cls)}
+        arrays = {name: array for name, array in arrays.items() if array.size}  # nothing is as good as absent
         others = {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith("other_accuracy.")}
         return cls(**{name: array for name, array in arrays.items() if name in known}, other_accuracy=others)

@@ -56,7 +56,7 @@ def mixture_figure(context: Context) -> Markup | None:
     if context.data.alpha is None:
         return None
     alpha = np.asarray(context.data.alpha, dtype=np.float64)
-    truth = None if context.data.true_alpha is None else np.asarray(context.data.true_alpha, dtype=np.float64)
+    truth = context.data.matched_truth()
     silos, components = alpha.shape
     height = 300.0
     marks = [mark for i in range(silos) for mark in _column(context, i, alpha[i], height)]
@@ -154,12 +154,12 @@ def silo_table(context: Context) -> Markup | None:
     if context.data.alpha is None:
         return None
     alpha = np.asarray(context.data.alpha)
-    truth = context.data.true_alpha
+    truth = context.data.matched_truth()
     head = ["Silo", *(context.component(j) for j in range(alpha.shape[1]))]
     columns: list[Sequence[str]] = [[percent(v) for v in numbers(alpha[:, j])] for j in range(alpha.shape[1])]
     if truth is not None:
-        head += [f"true {j}" for j in range(np.asarray(truth).shape[1])]
-        columns += [[percent(v) for v in numbers(np.asarray(truth)[:, j])] for j in range(np.asarray(truth).shape[1])]
+        head += [f"true {j}" for j in range(truth.shape[1])]
+        columns += [[percent(v) for v in numbers(truth[:, j])] for j in range(truth.shape[1])]
     if context.data.silo_samples is not None:
         head.append("samples")
         columns.append([count(v) for v in numbers(context.data.silo_samples)])

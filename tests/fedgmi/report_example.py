@@ -115,7 +115,7 @@ def arrays(components: int, silos: int, samples: np.ndarray | None = None) -> Re
         separability=(far + far.T) / 2 * (1 - np.eye(components)),
         candidate_separability=(near + near.T) / 2 * (1 - np.eye(6)),
         chosen=np.array([1, 4]),
-        samples=rng.random((components, 32, 1, 8, 8)).astype(np.float32) if samples is None else samples,
+        decoded=rng.random((components, 32, 1, 8, 8)).astype(np.float32) if samples is None else samples,
         class_names=np.array([str(i) for i in range(10)]),
         silo_names=np.array([f"silo {i + 1}" for i in range(silos)]),
         alpha=noisy / noisy.sum(1, keepdims=True),

@@ -174,7 +174,7 @@ def test_a_silos_report_holds_its_own_figures_alone(run: Path, tmp_path: Path) -
 def test_data_saved_for_the_server_never_hold_a_silos_arrays(run: Path, tmp_path: Path) -> None:
     ReportData.load(run).save(tmp_path, "server")
     with np.load(tmp_path / "report_data.npz") as archive:
-        assert set(archive.files) == {"separability", "candidate_separability", "chosen", "samples", "class_names"}
+        assert set(archive.files) == {"separability", "candidate_separability", "chosen", "decoded", "class_names"}
 
 
 def test_names_cannot_become_markup(run: Path, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_hostile_figures_leave_no_nan_in_the_drawings(tmp_path: Path) -> None:
         true_alpha=np.array([[1.0, 0.0], [0.5, 0.5]]),
         silo_accuracy=np.array([np.nan, 1.0]),
         separability=np.array([[0.0, np.inf], [-1.0, 0.0]]),
-        samples=np.full((2, 3, 1, 4, 4), np.nan),
+        decoded=np.full((2, 3, 1, 4, 4), np.nan),
     ).save(tmp_path, "simulation")
     with open_telemetry(tmp_path, "simulation") as telemetry:
         for number, value in enumerate([1e12, float("nan"), 1e12, -1e-9, 0.0]):
@@ -314,3 +314,30 @@ def test_terminal_summary_compares_and_fits_a_terminal(run: Path) -> None:
     bare = terminal_summary(RunSummary())
     assert "not recorded" in bare
     assert "None" not in bare + text
+
+
+def test_the_truth_is_shown_in_the_order_of_the_learned_components(tmp_path: Path) -> None:
+    data = ReportData(
+        alpha=np.array([[0.7, 0.1, 0.2], [0.5, 0.3, 0.2]]),
+        true_alpha=np.array([[0.25, 0.75], [0.5, 0.5]]),
+        true_of=np.array([1, -1, 0]),
+        true_names=np.array(["upright", "turned"]),
+    )
+    data.save(tmp_path, "simulation")
+    loaded = ReportData.load(tmp_path)
+    assert loaded.matched_truth().tolist() == [[0.75, 0.0, 0.25], [0.5, 0.0, 0.5]]
+    RunSummary(components=3, expert_accuracy=[[0.1, 0.9], [0.2, 0.2], [0.8, 0.3]]).save(tmp_path)
+    page = write_report(tmp_path).read_text()
+    assert "component 0 (turned)" in page
+    assert "component 2 (upright)" in page
+    assert "component 1 (" not in page
+    outlined = re.findall(r'class="cell out"[^>]*><title>([^<]+)', page)
+    assert outlined == ["expert 0, turned: 90.0 %", "expert 2, upright: 80.0 %"]
+
+
+def test_empty_arrays_count_as_absent(tmp_path: Path) -> None:
+    np.savez(tmp_path / "report_data.npz", separability=np.zeros(0), true_alpha=np.zeros((0, 0)), alpha=np.ones((1, 1)))
+    data = ReportData.load(tmp_path)
+    assert data.separability is None
+    assert data.true_alpha is None
+    assert data.alpha is not None
