@@ -18,7 +18,7 @@ from fedgmi_fedml.data.natural import natural_plans
 from fedgmi_fedml.data.records import Federation, Pool, Progress, stream
 from fedgmi_fedml.data.silo import load_silo, part_shares
 from fedgmi_fedml.data.sources import expand, load_pool, make_request
-from fedgmi_fedml.data.splits import Plan, largest_that_fits, part_sizes, share_out
+from fedgmi_fedml.data.splits import Plan, ShortageError, largest_that_fits, part_sizes, share_out
 from fedgmi_fedml.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -43,14 +43,23 @@ def _sizes(
 
 def _plans(
     config: Config, pool: Pool, components: Sequence[Component], mixture: Mixture
-) -> tuple[list[Plan], list[str]]:
+) -> tuple[list[Plan], list[str], list[str]]:
+    """Plans and names of the silos, and notes."""
     seed, count = config.common_args.random_seed, config.train_args.client_num_in_total
     shares = part_shares(config)
     if mixture.kind == "natural":
-        return natural_plans(pool, components, mixture, count, shares, seed)
+        return *natural_plans(pool, components, mixture, count, shares, seed), []
     alpha = proportions(mixture, count, len(components), seed)
-    plans = share_out(pool, components, alpha, _sizes(pool, components, alpha, mixture, shares, seed), seed)
-    return plans, [f"silo-{number + 1:03d}" for number in range(count)]
+    sizes = _sizes(pool, components, alpha, mixture, shares, seed)
+    names, notes = [f"silo-{number + 1:03d}" for number in range(count)], []
+    try:
+        plans = share_out(pool, components, alpha, sizes, seed)
+    except ShortageError:
+        if not mixture.reuse:
+            raise
+        plans = share_out(pool, components, alpha, sizes, seed, reuse=True)
+        notes.append(f"{pool.origin} is too small for the layout: samples are used once for each component")
+    return plans, names, notes
 
 
 def _true_alpha(plans: Sequence[Plan], components: int) -> Alpha:
@@ -86,7 +95,7 @@ def load_federation(config: Config, progress: Progress | None = None, only: Cont
     if mixture.kind == "natural" and mixture.group == FILE_GROUP:
         return _from_files(config, progress)
     pool, components = _pool(config, mixture)
-    plans, names = _plans(config, pool, components, mixture)
+    plans, names, more = _plans(config, pool, components, mixture)
     truth = mixture.kind != "natural" or len(components) > 1
     assembler = Assembler(pool, components, class_map(components, pool))
     silos = []
@@ -105,7 +114,7 @@ def load_federation(config: Config, progress: Progress | None = None, only: Cont
         schema=pool.schema,
         used=pool.used,
         skipped=pool.skipped,
-        notes=notes,
+        notes=(*notes, *more),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from fedgmi_fedml.data.components import Component
 from fedgmi_fedml.data.layouts import Mixture
 from fedgmi_fedml.data.records import Array, Pool, Rows, stream
-from fedgmi_fedml.data.splits import Draw, Plan, split_own
+from fedgmi_fedml.data.splits import Draw, Plan, part_sizes, split_own
 from fedgmi_fedml.errors import ConfigError, DataError
 
 
@@ -19,8 +19,8 @@ def natural_plans(
 ) -> tuple[list[Plan], list[str]]:
     """Plans and names of the ``silos`` largest groups, in the order of the groups' values.
 
-    ``samples_per_silo`` is the largest number of training samples of a silo; [low, high] also leaves out groups with
-    fewer than ``low``. Samples that belong to no component are left out. Raises ConfigError, DataError.
+    ``samples_per_silo`` is the largest number of training samples of a silo (validation and test parts keep their
+    shares); [low, high] also leaves out groups with fewer than ``low``. Samples that belong to no component are left out. Raises ConfigError, DataError.
     """
     if len(components) > 1 and not all(component.selects for component in components):
         raise ConfigError(
@@ -39,7 +39,9 @@ def natural_plans(
     plans, names = [], []
     for value in sorted(largest):
         generator = stream(seed, f"natural {value}")
-        plans.append(_plan(pool, components, split_own(pool, held[value], shares, generator), high, generator))
+        parts = split_own(pool, held[value], shares, generator)
+        most = None if high is None else part_sizes(high, *shares)
+        plans.append(_plan(pool, components, parts, most, generator))
         names.append(_name(pool, value))
     return plans, names
 
@@ -66,13 +68,13 @@ def _plan(
     pool: Pool,
     components: Sequence[Component],
     parts: dict[str, tuple[str, Rows]],
-    most: int | None,
+    most: dict[str, int] | None,
     generator: np.random.Generator,
 ) -> Plan:
     plan: Plan = {}
     for name, (source, index) in parts.items():
-        if name == "train" and most is not None and len(index) > most:
-            index = np.sort(generator.permutation(index)[:most])
+        if most is not None and len(index) > most[name]:
+            index = np.sort(generator.permutation(index)[: most[name]])
         plan[name] = []
         free = np.ones(len(index), dtype=bool)
         for number, component in enumerate(components):

@@ -39,47 +39,59 @@ def part_sizes(train: int, validation_share: float, test_share: float) -> dict[s
 
 
 class _Deck:
-    """A pool's samples in random order per component, each dealt at most once."""
+    """A pool's samples in random order per component, each dealt at most once.
 
-    def __init__(self, pool: Pool, components: Sequence[Component], seed: int) -> None:
-        self._used = {name: np.zeros(len(part), dtype=bool) for name, part in pool.parts.items()}
+    With ``reuse`` each is dealt at most once *per component*, and still never to two different parts, so that nothing
+    that one silo is tested on was trained on by another.
+    """
+
+    def __init__(self, pool: Pool, components: Sequence[Component], seed: int, reuse: bool) -> None:
+        self._reuse = reuse
+        self._owner = {name: np.zeros(len(part), dtype=np.int8) for name, part in pool.parts.items()}
         self._order: dict[tuple[str, int], Rows] = {}
         for name, part in pool.parts.items():
             shuffled = stream(seed, f"deal {name}").permutation(len(part))
             for number, component in enumerate(components):
                 self._order[name, number] = shuffled[component.eligible(part)[shuffled]]
 
-    def deal(self, name: str, component: int, wanted: int) -> Rows:
-        """At most ``wanted`` unused positions of a pool's part."""
+    def deal(self, name: str, component: int, wanted: int, part: str) -> Rows:
+        """At most ``wanted`` unused positions of the pool's part ``name``, for a silo's ``part``."""
         order = self._order.get((name, component))
         if order is None or wanted <= 0:
             return np.zeros(0, dtype=np.int64)
+        owner, mine = self._owner[name], PARTS.index(part) + 1
         # Look a little further than wanted first: other components may have used some of the next ones.
         for reach in (4 * wanted + 64, len(order)):
-            free = np.flatnonzero(~self._used[name][order[:reach]])[:wanted]
+            held = owner[order[:reach]]
+            free = np.flatnonzero((held == 0) | ((held == mine) & self._reuse))[:wanted]
             if len(free) == wanted:
                 break
         taken = order[free]
-        self._used[name][taken] = True
+        owner[taken] = mine
         self._order[name, component] = order[free[-1] + 1 :] if len(free) else order[:0]
         return taken
 
 
 def share_out(
-    pool: Pool, components: Sequence[Component], alpha: Alpha, sizes: Sequence[dict[str, int]], seed: int
+    pool: Pool,
+    components: Sequence[Component],
+    alpha: Alpha,
+    sizes: Sequence[dict[str, int]],
+    seed: int,
+    reuse: bool = False,
 ) -> list[Plan]:
-    """Per silo and part, what to take from where; no sample is used twice. Training parts are served first.
+    """Per silo and part, what to take from where. Training parts are served first.
 
-    Validation and test samples come from the source's own parts while those last, then from unused training samples.
-    Raises ShortageError when the pool does not hold enough.
+    No sample is used twice (with ``reuse``: by one component). Validation and test samples come from the source's own
+    parts while those last, then from unused training samples. Raises ShortageError when the pool does not hold enough.
     """
-    deck = _Deck(pool, components, seed)
+    deck = _Deck(pool, components, seed, reuse)
     plans: list[Plan] = [{part: [] for part in PARTS} for _ in sizes]
     for part in PARTS:
         for silo, size in enumerate(sizes):
             for component, wanted in enumerate(counts(alpha[silo], size[part]).tolist()):
                 for source in _PREFERENCE[part]:
-                    taken = deck.deal(source, component, wanted)
+                    taken = deck.deal(source, component, wanted, part)
                     wanted -= len(taken)
                     if len(taken):
                         plans[silo][part].append(Draw(component, source, taken))

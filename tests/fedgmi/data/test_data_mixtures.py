@@ -266,3 +266,44 @@ def test_progress_is_told(make_config, image_npz):
     config = make_config(3, dataset="npz", data_path=str(image_npz), mixture={"samples_per_silo": 10})
     load_federation(config, lambda *step: seen.append(step))
     assert seen == [("preparing silos", i, 3) for i in (1, 2, 3)]
+
+
+def test_a_layout_may_use_an_image_once_for_each_component(make_config, image_npz, numbers_of):
+    mixture = {"layout": "fedsoft_digits_linear", "samples_per_silo": 60}
+    config = make_config(10, dataset="npz", data_path=str(image_npz), mixture=mixture)
+    federation = load_federation(config)
+    assert "once for each component" in federation.notes[-1]
+    numbers = numbers_of(federation)
+    true = [silo.true_component_train.numpy() for silo in federation.silos]
+    trained = [set(), set()]
+    for i, component in enumerate(true):
+        for which in (0, 1):
+            mine = federation.silos[i].x_train[component == which]
+            stored = np.round(mine[:, 0].numpy() * 255).astype(int)
+            upright = stored if which == 0 else np.rot90(stored, -1, axes=(1, 2))
+            seen = (upright[:, 2, 2] * 200 + upright[:, 3, 3]).tolist()
+            assert len(set(seen)) == len(seen)
+            assert not trained[which] & set(seen)
+            trained[which] |= set(seen)
+    assert trained[0] & trained[1], "some images serve both components"
+    assert len(numbers) == 30
+    with pytest.raises(DataError, match="no sample is used twice"):
+        load_federation(make_config(10, dataset="npz", data_path=str(image_npz), mixture={"samples_per_silo": 60}))
+
+
+def test_reuse_never_mixes_parts(make_config, image_npz):
+    from fedgmi_fedml.data.components import build_components
+    from fedgmi_fedml.data.sources import load_pool, make_request
+    from fedgmi_fedml.data.splits import share_out
+
+    pool = load_pool(make_request(make_config(dataset="npz", data_path=str(image_npz))))
+    components = build_components([{"rotate": 0}, {"rotate": 90}], pool)
+    plans = share_out(pool, components, linear(10, 2), [{"train": 60, "val": 15, "test": 20}] * 10, 0, reuse=True)
+    held = {
+        part: {(draw.source, at) for plan in plans for draw in plan[part] for at in draw.index.tolist()}
+        for part in ("train", "val", "test")
+    }
+    assert not held["train"] & held["val"]
+    assert not held["train"] & held["test"]
+    assert not held["val"] & held["test"]
+    assert all(held.values())

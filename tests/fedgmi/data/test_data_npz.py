@@ -66,6 +66,7 @@ def test_natural_groups(make_config, tmp_path):
     mixture["samples_per_silo"] = 15
     small = load_federation(make_config(3, dataset="npz", data_path=path, mixture=mixture))
     assert [len(silo.x_train) for silo in small.silos] == [15, 15, 14]
+    assert [len(silo.x_test) for silo in small.silos] == [4, 4, 4]
     with pytest.raises(DataError, match=r"4 groups.*client_num_in_total"):
         load_federation(make_config(9, dataset="npz", data_path=path, mixture=mixture))
 
