@@ -24,7 +24,7 @@ def _side(cells: int) -> float:
 
 def sample_figure(context: Context) -> Markup | None:
     """Decoded samples of every component: pictures, or mean and spread of the features of a table."""
-    samples = context.data.decoded
+    samples = context.data.samples
     if samples is None or samples.shape[0] == 0 or samples.shape[1] == 0:
         return None
     if samples.ndim != 5:
@@ -112,6 +112,14 @@ def candidate_figure(context: Context) -> Markup | None:
     return figure(title, picture, note, table(["", *names], rows))
 
 
+def _true_column(context: Context, index: int) -> str:
+    """Name of a column of the expert matrix: a true component in a simulation, else one of the silo's own parts."""
+    if not context.simulated:
+        return f"comp. {index}"
+    named = context.true_name(index) if context.data.true_of is not None else None
+    return named or f"true comp. {index}"
+
+
 def expert_figure(context: Context) -> Markup | None:
     """Accuracy of every expert on every component, its own outlined."""
     matrix = context.summary.expert_accuracy
@@ -123,8 +131,10 @@ def expert_figure(context: Context) -> Markup | None:
     cells = [[None if v is None else 0.08 + 0.92 * (v - low) / span for v in row] for row in matrix]
     shown = [[percent(v) for v in row] for row in matrix]
     experts = [f"expert {j}" for j in range(len(matrix))]
-    columns = [context.true_name(k) or f"comp. {k}" for k in range(len(matrix[0]))]
+    columns = [_true_column(context, k) for k in range(len(matrix[0]))]
     own = frozenset((j, partner) for j in range(len(matrix)) if (partner := context.data.partner(j)) is not None)
+    if context.data.true_of is None and context.simulated:
+        own = frozenset()  # columns are true components, rows learned ones: which belong together is not known
     square = max(_side(len(columns)), 8.0 * max(map(len, columns)))
     title = "Which expert is good at what"
     text = f"Test accuracy. Specialisation gap {percent(context.summary.specialisation_gap)}."

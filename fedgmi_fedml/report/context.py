@@ -37,7 +37,7 @@ class Context:
         """M, from whatever knows it; 0 when nothing does."""
         if self.summary.components:
             return self.summary.components
-        for array, axis in ((self.data.alpha, 1), (self.data.separability, 0), (self.data.decoded, 0)):
+        for array, axis in ((self.data.alpha, 1), (self.data.separability, 0), (self.data.samples, 0)):
             if array is not None:
                 return int(array.shape[axis])
         return 0

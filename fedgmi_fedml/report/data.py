@@ -35,7 +35,7 @@ class ReportData:
     Attributes:
         separability: symmetric KL divergence of every two VAEs, (M, M) nats.
         candidate_separability: the same of the candidates, (C, C) nats; ``chosen``: indices of those selected.
-        decoded: decoded samples of every VAE, (M, S, C, H, W) in [0, 1], or (M, S, F) for tables.
+        samples: decoded samples of every VAE, (M, S, C, H, W) in [0, 1], or (M, S, F) for tables.
         class_names, feature_names: text.
         silo_names: (N,) text; on a silo one row, its own.
         alpha: estimated mixture proportions, (N, M), rows sum to one.
@@ -49,7 +49,7 @@ class ReportData:
     separability: npt.NDArray[Any] | None = None
     candidate_separability: npt.NDArray[Any] | None = None
     chosen: npt.NDArray[Any] | None = None
-    decoded: npt.NDArray[Any] | None = None
+    samples: npt.NDArray[Any] | None = None
     class_names: npt.NDArray[Any] | None = None
     feature_names: npt.NDArray[Any] | None = None
     silo_names: npt.NDArray[Any] | None = None

@@ -174,7 +174,7 @@ def test_a_silos_report_holds_its_own_figures_alone(run: Path, tmp_path: Path) -
 def test_data_saved_for_the_server_never_hold_a_silos_arrays(run: Path, tmp_path: Path) -> None:
     ReportData.load(run).save(tmp_path, "server")
     with np.load(tmp_path / "report_data.npz") as archive:
-        assert set(archive.files) == {"separability", "candidate_separability", "chosen", "decoded", "class_names"}
+        assert set(archive.files) == {"separability", "candidate_separability", "chosen", "samples", "class_names"}
 
 
 def test_names_cannot_become_markup(run: Path, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_hostile_figures_leave_no_nan_in_the_drawings(tmp_path: Path) -> None:
         true_alpha=np.array([[1.0, 0.0], [0.5, 0.5]]),
         silo_accuracy=np.array([np.nan, 1.0]),
         separability=np.array([[0.0, np.inf], [-1.0, 0.0]]),
-        decoded=np.full((2, 3, 1, 4, 4), np.nan),
+        samples=np.full((2, 3, 1, 4, 4), np.nan),
     ).save(tmp_path, "simulation")
     with open_telemetry(tmp_path, "simulation") as telemetry:
         for number, value in enumerate([1e12, float("nan"), 1e12, -1e-9, 0.0]):
