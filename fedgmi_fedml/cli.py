@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -73,7 +72,7 @@ class _Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="fedgmi")
-@click.option("-v", "--verbose", is_flag=True, help="More log lines.")
+@click.option("-v", "--verbose", is_flag=True, help="More log lines, and a traceback for every error.")
 @click.option("-q", "--quiet", is_flag=True, help="Warnings and results only.")
 def fedgmi(verbose: bool, quiet: bool) -> None:
     """FedGMI: federated mixtures of generative experts, every aggregation secure.
@@ -113,24 +112,39 @@ def run(args: Sequence[str] | None = None) -> int:
         error.show()
         return EXIT_INPUT
     except Interrupted as stop:
+        _log_where()
         _say(f"{stop}; {resume_hint(stop.folder)}")
         return stop.exit_code
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted")
         return EXIT_INTERRUPTED
     except FedgmiError as error:
+        _log_where()
         _say(f"error: {error}")
         return error.exit_code
     except SecureError as error:
+        _log_where()
         _say(f"error: {error}")
         return EXIT_INPUT
-    except BrokenPipeError:  # `fedgmi … | head`: nobody reads on, which is no failure
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        if error.filename is None:  # not about a file: nothing that a user could put right from this line
+            return _bug()
+        _log_where()
+        _say(f"error: {error.filename}: {error.strerror}")
+        return EXIT_INPUT
     except Exception:
-        traceback.print_exc()
-        _say("this should not have happened: please report it with the lines above")
-        return EXIT_BUG
+        return _bug()
+
+
+def _log_where() -> None:
+    """With ``-v``, the traceback behind a message."""
+    logging.getLogger(__package__).debug("where it happened:", exc_info=True)
+
+
+def _bug() -> int:
+    traceback.print_exc()
+    _say("this should not have happened: please report it with the lines above")
+    return EXIT_BUG
 
 
 def _say(text: str) -> None:

@@ -77,7 +77,7 @@ def choose_folder(root: Path, name: str, resume: bool) -> Path:
     Raises:
         RunError: nothing to resume.
     """
-    if Path(name).name != name:
+    if Path(name).name != name or name == "..":
         raise ConfigError(f"common_args.run_name: {name!r} cannot name a folder; leave out / and ..")
     used: list[Path] = []
     folder, number = root / name, 1
