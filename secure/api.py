@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,17 +25,19 @@ import numpy as np
 import numpy.typing as npt
 
 from secure.codec import BULK_OVERHEAD, decode, encode
+from secure.credentials import Credentials
 from secure.errors import DecodeError, InputError
 from secure.events import Event, Send, SessionAbortedEvent, SessionReleased, SessionSurveyed, TotalsKnown
 from secure.fixedpoint import dequantise_into, segments
-from secure.identity import Identity
 from secure.journal import Journal
 from secure.keys import RandomBytes
+from secure.masking import MaskedServer, MaskedSilo
 from secure.messages import Sum
 from secure.plain import PlainServer, PlainSilo
-from secure.policy import Policy
-from secure.protocol.release import byte_view
-from secure.roster import Roster
+from secure.protocol.agreement import check_session
+from secure.protocol.release import byte_view, check_contribution
+from secure.protocol.server import ControlServer
+from secure.protocol.silo import ControlSilo
 from secure.types import Aggregate, Contribution, SessionParams, SiloId, Totals, VectorSpec
 
 __all__ = [
@@ -59,24 +60,6 @@ __all__ = [
     "open_server",
     "open_silo",
 ]
-
-
-@dataclass(frozen=True, repr=False)
-class Credentials:
-    """Who a party is and whom it trusts.
-
-    Attributes:
-        identity: own Ed25519 key pair.
-        roster: the roster; the caller has checked it (``Policy.check_roster``).
-        policy: the silo's local policy; ``None`` for the server only.
-    """
-
-    identity: Identity
-    roster: Roster
-    policy: Policy | None = None
-
-    def __repr__(self) -> str:
-        return f"Credentials({self.identity!r}, roster version {self.roster.version})"
 
 
 class SiloSession(Protocol):
@@ -160,7 +143,13 @@ def open_silo(
     """
     if expected.backend == "none":
         return PlainSilo(silo, expected, contribution, credentials.policy if credentials else None)
-    raise InputError(f"back-end {expected.backend!r} is not available")
+    if expected.backend != "masked":
+        raise InputError(f"back-end {expected.backend!r} is not available")
+    if credentials is None or credentials.policy is None or journal is None:
+        raise InputError("a silo's masked session needs an identity, a roster, a policy and a journal")
+    check_contribution(expected, contribution)
+    check_session(expected)
+    return ControlSilo(silo, expected, contribution, credentials, journal, MaskedSilo, random)
 
 
 def open_server(
@@ -186,7 +175,16 @@ def open_server(
     """
     if params.backend == "none":
         return PlainServer(params, spool_dir, credentials.roster if credentials else None)
-    raise InputError(f"back-end {params.backend!r} is not available")
+    if params.backend != "masked":
+        raise InputError(f"back-end {params.backend!r} is not available")
+    if credentials is None:
+        raise InputError("the server's masked session needs an identity and a roster")
+    if credentials.identity.public_key != credentials.roster.server_key:
+        raise InputError("the roster names another server key than this identity's")
+    if credentials.roster.digest() != params.roster_digest:
+        raise InputError("the parameters name another roster")
+    check_session(params)
+    return ControlServer(params, credentials, MaskedServer(params), spool_dir, random, voids)
 
 
 def encode_aggregate(aggregate: Aggregate) -> bytes:

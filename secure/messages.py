@@ -90,7 +90,7 @@ class Proposal(Signed, kind=1):
     survey: bool = flag()
     piece_bytes: int = integer(1, 1 << 30)
     server_key: bytes = fixed(32)
-    voids: tuple[bytes, ...] = blobs(MOST_SILOS, 256)
+    voids: tuple[bytes, ...] = blobs(MOST_SILOS, 640)
     signature: bytes = blob(SIGNATURE)
 
 
@@ -197,23 +197,21 @@ class Piece(Message, kind=11):
 
 @dataclass(frozen=True, repr=False)
 class Uploaded(Signed, kind=12):
-    """Step 3. ``digest`` covers all pieces and ``scalars`` (masked metrics, clipped magnitude, tags)."""
+    """Step 3. ``digest`` covers the tags of all pieces, in order."""
 
     session: bytes = fixed(HASH)
     silo: int = silo_id()
     digest: bytes = fixed(HASH)
-    scalars: bytes = blob(8 * MOST_SCALARS + 64)
     signature: bytes = blob(SIGNATURE)
 
 
 @dataclass(frozen=True, repr=False)
 class Survivors(Message, kind=13):
-    """Step 4, the same bytes for all: who uploaded, and the digest and signature of each ``Uploaded`` (scalars' hash
-    in between: 32 + 32 + 64 bytes)."""
+    """Step 4, the same bytes for all: who uploaded, and the digest and signature of each ``Uploaded`` (96 bytes)."""
 
     session: bytes = fixed(HASH)
     survivors: tuple[int, ...] = silo_ids(MOST_SILOS)
-    receipts: tuple[bytes, ...] = blobs(MOST_SILOS, 2 * HASH + SIGNATURE)
+    receipts: tuple[bytes, ...] = blobs(MOST_SILOS, HASH + SIGNATURE)
 
 
 @dataclass(frozen=True, repr=False)
@@ -249,8 +247,9 @@ class Reveal(Signed, kind=16):
 
 @dataclass(frozen=True, repr=False)
 class Release(Message, kind=17):
-    """Step 5, one object for all. ``tags`` are the sums of the verification tags, else empty. ``values`` little-endian
-    int32 (float32 with back-end ``none``)."""
+    """Step 5, one object for all. Masked: ``scalars`` are the sums of metrics and of the clipped magnitude (8 bytes
+    each), ``tags`` those of the verification tags (or empty), ``values`` little-endian int32. Back-end ``none`` fills
+    ``metrics`` and ``clipped_share`` instead, and ``values`` are float32."""
 
     session: bytes = fixed(HASH)
     survivors: tuple[int, ...] = silo_ids(MOST_SILOS)
@@ -272,10 +271,12 @@ class Abort(Message, kind=18):
 
 @dataclass(frozen=True, repr=False)
 class Void(Signed, kind=19):
-    """Its signer sent no share of any seed or key of this session, and has erased those it held."""
+    """Its signer sent no share of any seed or key of this session, and has erased those it held. ``cohort`` is the
+    session's: it says how many such signatures make a certificate (``gate.void_quorum``)."""
 
     session: bytes = fixed(HASH)
     silo: int = silo_id()
+    cohort: tuple[int, ...] = silo_ids(MOST_SILOS)
     signature: bytes = blob(SIGNATURE)
 
 

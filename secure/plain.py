@@ -25,7 +25,7 @@ from secure.messages import Abort, Piece, PlainJoin, PlainTotals, PlainUploaded,
 from secure.policy import Policy
 from secure.protocol.machine import ServerMachine, SiloMachine
 from secure.protocol.proposal import agreed, make_proposal, objections, proposal_hash
-from secure.protocol.release import byte_view, check_vector, metric_values, read_release
+from secure.protocol.release import byte_view, check_contribution, check_vector, metric_values, read_release
 from secure.roster import Roster
 from secure.spool import Inbox, Spool
 from secure.types import Contribution, SessionParams, SiloId, Totals
@@ -47,10 +47,7 @@ class PlainSilo(SiloMachine):
         self, silo: SiloId, expected: SessionParams, contribution: Contribution, policy: Policy | None = None
     ) -> None:
         super().__init__()
-        if len(contribution.samples) != expected.spec.components:
-            raise InputError(f"samples of {len(contribution.samples)} components, not {expected.spec.components}")
-        if len(contribution.statistics) != len(expected.spec.statistics):
-            raise InputError("number of statistics differs from the layout")
+        check_contribution(expected, contribution)
         self._silo, self._expected, self._policy = silo, expected, policy
         self._contribution: Contribution | None = contribution
         self._params = expected

@@ -164,7 +164,7 @@ class ServerMachine(ABC):
         payload = item if isinstance(item, bytes) else encode(item)
         return [Send(payload, silo) for silo in (self.alive if silos is None else silos)]
 
-    def _stop(self, reason: str, culprits: Sequence[SiloId]) -> list[Event]:
+    def _stop(self, reason: str, culprits: Iterable[SiloId]) -> list[Event]:
         """Abort: tell every silo, keep nothing."""
         blamed = tuple(sorted(set(culprits)))
         events = self._to_all(Abort(reason[:512], blamed))

@@ -115,6 +115,6 @@ def objections(proposal: Proposal, expected: SessionParams, silo: int) -> list[s
         found.append("cohort holds silos that were not drawn")
     if silo not in proposal.cohort:
         found.append("cohort leaves this silo out")
-    if not PIECE_RANGE[0] <= proposal.piece_bytes <= PIECE_RANGE[1]:
-        found.append("size of upload pieces is out of range")
+    if not PIECE_RANGE[0] <= proposal.piece_bytes <= PIECE_RANGE[1] or proposal.piece_bytes % 16:
+        found.append("size of upload pieces is out of range or no multiple of 16 bytes")
     return found + weaker_rules(rules_of(proposal), expected.rules)

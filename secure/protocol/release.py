@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from secure.errors import InputError, ProtocolError
+from secure.gate import size_classes
 from secure.messages import Release
-from secure.types import Aggregate, SessionParams, VectorSpec
+from secure.types import Aggregate, Contribution, SessionParams, VectorSpec
 
 
 def byte_view(array: npt.NDArray[Any]) -> memoryview:
@@ -43,6 +44,21 @@ def _name_bad_block(spec: VectorSpec, vector: npt.NDArray[np.float32]) -> None:
         start += block.length
         if block.length and not (math.isfinite(float(part.min())) and math.isfinite(float(part.max()))):
             raise InputError(f"{block.name} holds NaN or infinity")
+
+
+def check_contribution(params: SessionParams, contribution: Contribution) -> None:
+    """Refuse totals of another layout, or values that are no counts.
+
+    Raises:
+        InputError: says which.
+    """
+    if len(contribution.samples) != params.spec.components:
+        raise InputError(f"samples of {len(contribution.samples)} components, not {params.spec.components}")
+    if len(contribution.statistics) != len(params.spec.statistics):
+        raise InputError("number of statistics differs from the layout")
+    if not all(math.isfinite(value) for value in contribution.statistics):
+        raise InputError("a statistic is NaN or infinite")
+    size_classes(contribution.samples, params.rules.min_samples)
 
 
 def metric_values(spec: VectorSpec, metrics: Mapping[str, float], opened: Sequence[bool]) -> tuple[float, ...]:

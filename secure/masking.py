@@ -1,0 +1,226 @@
+"""The masked data plane: fixed point in Z_2^32 under a self-mask and pairwise masks.
+
+One upload, in order: the vector, 4 bytes a coordinate; the metrics and the order of magnitude of clipped coordinates,
+8 bytes each (Z_2^64); with verified sums two tags, 8 bytes each (modulo 2^61 − 1). Every part is masked by streams
+of its own: 32 bytes of keying material for the vector, 32 for what follows it.
+
+Loops run over chunks outside and peers inside, through buffers that stay in the cache and are used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secure.errors import ProtocolError
+from secure.fixedpoint import Segment, decode_metric, encode_metric, magnitude, quantise_into, segments
+from secure.keys import _Secretive
+from secure.messages import Release
+from secure.prg import CHUNK, MaskStream, accumulate, new_scratch
+from secure.protocol.plane import Masks, SiloKeys
+from secure.protocol.release import byte_view, check_vector, metric_values, read_release
+from secure.spool import Inbox
+from secure.types import Aggregate, SessionParams, SiloId, Totals
+from secure.verified import (
+    PRIME,
+    TAGS,
+    TAGS_BYTES,
+    Tagger,
+    check_sum,
+    decode_tags,
+    encode_tags,
+    mask_of,
+    offsets,
+)
+
+
+class _Streams(_Secretive):
+    """Mask streams of one party: vector and scalars."""
+
+    def __init__(self, masks: Masks) -> None:
+        self.added = [MaskStream(key[:32]) for key in masks.added]
+        self.subtracted = [MaskStream(key[:32]) for key in masks.subtracted]
+        self._scalars_added = [MaskStream(key[32:]) for key in masks.added]
+        self._scalars_subtracted = [MaskStream(key[32:]) for key in masks.subtracted]
+
+    def scalars(self, words: npt.NDArray[np.uint64], scratch: npt.NDArray[np.uint64]) -> None:
+        """Add and subtract the next words of the scalars' streams, in place."""
+        accumulate(words, self._scalars_added, self._scalars_subtracted, scratch)
+
+    def tags(self, tags: Sequence[int]) -> list[int]:
+        """Add and subtract the next masks of the scalars' streams, modulo q."""
+        total = list(tags)
+        for sign, streams in ((1, self._scalars_added), (-1, self._scalars_subtracted)):
+            for stream in streams:
+                total = [(value + sign * mask) % PRIME for value, mask in zip(total, mask_of(stream), strict=True)]
+        return total
+
+
+class _Plane:
+    """What both sides know: lengths and segments."""
+
+    def __init__(self, params: SessionParams) -> None:
+        self._params, self._spec = params, params.spec
+        self._words = len(params.spec.metrics) + 1
+        self._vector_bytes = 4 * params.spec.length
+        self._tag_bytes = TAGS_BYTES if params.rules.verified_sums else 0
+
+    @property
+    def upload_bytes(self) -> int:
+        """Length of every silo's upload."""
+        return self._vector_bytes + 8 * self._words + self._tag_bytes
+
+    def _check_bounds(self, values: npt.NDArray[np.int32], scalars: Sequence[int], opened: Sequence[bool]) -> None:
+        """The sum of honest silos never exceeds clip plus rounding, and is zero where a component is closed."""
+        everything = segments(self._spec, [1.0 if is_open else 0.0 for is_open in opened])
+        for part in everything:
+            view = values[part.start : part.stop]
+            bound = part.bound + (len(self._params.cohort) + 1) // 2 if part.clip else 0
+            if int(view.max()) > bound or int(view.min()) < -bound:
+                raise ProtocolError("the sum lies beyond clip and rounding: some silo's upload was not honest")
+        limits = [round(item.bound / item.resolution) * len(self._params.cohort) for item in self._spec.metrics]
+        clipped_most = 10 * max(1, self._spec.length) * len(self._params.cohort)
+        for item, value, limit in zip(self._spec.metrics, scalars, limits, strict=False):
+            is_open = item.component is None or opened[item.component]
+            if abs(value) > (limit if is_open else 0):
+                raise ProtocolError("the sum of a metric is out of range: some silo's upload was not honest")
+        if not 0 <= scalars[-1] <= clipped_most:
+            raise ProtocolError("the clipped share is out of range: some silo's upload was not honest")
+
+    def _aggregate(self, message: Release) -> Aggregate:
+        """Decode scalars and values of a release."""
+        words = np.frombuffer(message.scalars, dtype="<i8")
+        if len(words) != self._words:
+            raise ProtocolError("release does not fit the layout")
+        steps = [int(word) for word in words]
+        metrics = tuple(decode_metric(item, step) for item, step in zip(self._spec.metrics, steps, strict=False))
+        coordinates = max(1, len(message.survivors) * self._spec.length)
+        clipped = min(1.0, max(0, steps[-1]) / coordinates)
+        decoded = Release(message.session, message.survivors, message.open, metrics, clipped, b"", b"", message.values)
+        aggregate = read_release(decoded, self._params, "<i4")
+        self._check_bounds(np.asarray(aggregate.values, dtype=np.int32), steps, message.open)
+        return aggregate
+
+
+class MaskedSilo(_Plane):
+    """A silo's half: see ``plane.SiloPlane``."""
+
+    def check(self, vector: npt.NDArray[np.float32], metrics: Mapping[str, float], totals: Totals) -> tuple[int, ...]:
+        """Refuse bad input; metrics as steps, zero where closed."""
+        values = metric_values(self._spec, metrics, totals.open)
+        check_vector(self._spec, vector)
+        return tuple(encode_metric(item, value)[0] for item, value in zip(self._spec.metrics, values, strict=True))
+
+    def pieces(
+        self, vector: npt.NDArray[np.float32], scalars: tuple[int, ...], totals: Totals, keys: SiloKeys
+    ) -> Iterator[memoryview]:
+        """Quantise, tag and mask, piece by piece, in one buffer."""
+        streams, scratch = _Streams(keys.masks), new_scratch()
+        tagger = Tagger(keys.shared, keys.session) if self._tag_bytes else None
+        parts = segments(self._spec, totals.share)
+        buffer = bytearray(min(self._params.piece_bytes, self.upload_bytes))
+        words = np.frombuffer(buffer, dtype=np.uint32, count=len(buffer) // 4)
+        clipped, filled = 0, 0
+        for start in range(0, self._spec.length, CHUNK):
+            chunk = vector[start : start + CHUNK]
+            while len(chunk):
+                room = words[filled : filled + len(chunk)]
+                part, chunk = chunk[: len(room)], chunk[len(room) :]
+                clipped += _quantise(part, start, parts, room)
+                if tagger:
+                    tagger.add(room.view(np.int32))
+                accumulate(room, streams.added, streams.subtracted, scratch)
+                start, filled = start + len(room), filled + len(room)
+                if filled == len(words):
+                    yield memoryview(buffer)
+                    filled = 0
+        yield from self._tail(buffer, 4 * filled, (*scalars, magnitude(clipped)), tagger, streams, keys)
+
+    def _tail(
+        self,
+        buffer: bytearray,
+        filled: int,
+        scalars: tuple[int, ...],
+        tagger: Tagger | None,
+        streams: _Streams,
+        keys: SiloKeys,
+    ) -> Iterator[memoryview]:
+        """What is left of the vector, then scalars and tags."""
+        words = np.array([value % (1 << 64) for value in scalars], dtype=np.uint64)
+        streams.scalars(words, np.empty(len(words), dtype=np.uint64))
+        tail = words.astype("<u8").tobytes()
+        if tagger:
+            own = offsets(keys.shared, keys.session, keys.silo)
+            tags = [(left + right) % PRIME for left, right in zip(tagger.finish(scalars), own, strict=True)]
+            tail += encode_tags(streams.tags(tags))
+        rest = bytes(memoryview(buffer)[:filled]) + tail
+        for start in range(0, len(rest), self._params.piece_bytes):
+            yield memoryview(rest)[start : start + self._params.piece_bytes]
+
+    def read(self, release: Release, totals: Totals, shared: bytes) -> Aggregate:
+        """Check and decode a release."""
+        if release.open != totals.open or release.metrics:
+            raise ProtocolError("release does not fit this session")
+        aggregate = self._aggregate(release)
+        if self._tag_bytes:
+            values = np.asarray(aggregate.values, dtype=np.int32)
+            steps = [int(word) for word in np.frombuffer(release.scalars, dtype="<i8")]
+            chunks = (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+            check_sum(chunks, steps, release.tags, shared, release.session, release.survivors)
+        return aggregate
+
+
+def _quantise(chunk: npt.NDArray[np.float32], start: int, parts: Sequence[Segment], out: npt.NDArray[np.uint32]) -> int:
+    """Quantise the coordinates ``start`` … into ``out``, zeros where there is no share; returns how many clipped."""
+    clipped, stop = 0, start + len(chunk)
+    for part in parts:
+        low, high = max(part.start, start) - start, min(part.stop, stop) - start
+        if low >= high:
+            continue
+        if part.clip:
+            clipped += quantise_into(chunk[low:high], part.scale, part.clip, out[low:high].view(np.int32), part.name)
+        else:
+            out[low:high] = 0
+    return clipped
+
+
+class MaskedServer(_Plane):
+    """The server's half: see ``plane.ServerPlane``."""
+
+    def release(
+        self, session: bytes, inbox: Inbox, survivors: tuple[SiloId, ...], opened: tuple[bool, ...], left: Masks
+    ) -> tuple[Release, Aggregate]:
+        """Add uploads and take masks off, chunk by chunk, into one array."""
+        streams, slots = _Streams(left), [inbox.slots[silo] for silo in survivors]
+        total = np.zeros(self._spec.length, dtype=np.uint32)
+        upload, scratch = new_scratch("<u4"), new_scratch()
+        for start in range(0, self._spec.length, CHUNK):
+            chunk = total[start : start + CHUNK]
+            part = upload[: len(chunk)]
+            for slot in slots:
+                inbox.spool.read_into(slot, 4 * start, part)
+                np.add(chunk, part, out=chunk)
+            accumulate(chunk, streams.added, streams.subtracted, scratch)
+        scalars, tags = self._scalars(inbox, slots, streams)
+        values: npt.NDArray[Any] = total.view(np.int32).astype("<i4", copy=False)
+        message = Release(session, survivors, opened, (), 0.0, scalars, tags, byte_view(values))
+        return message, self._aggregate(message)
+
+    def _scalars(self, inbox: Inbox, slots: Sequence[int], streams: _Streams) -> tuple[bytes, bytes]:
+        """Sums of the scalars (signed, 8 bytes each) and of the tags."""
+        sums = np.zeros(self._words, dtype=np.uint64)
+        word = np.empty(self._words, dtype="<u8")
+        tags = [0] * TAGS
+        for slot in slots:
+            inbox.spool.read_into(slot, self._vector_bytes, word)
+            np.add(sums, word, out=sums)
+            if self._tag_bytes:
+                raw = np.empty(self._tag_bytes, dtype=np.uint8)
+                inbox.spool.read_into(slot, self._vector_bytes + 8 * self._words, raw)
+                tags = [(a + b) % PRIME for a, b in zip(tags, decode_tags(raw.tobytes()), strict=True)]
+        streams.scalars(sums, np.empty_like(sums))
+        packed_tags = encode_tags(streams.tags(tags)) if self._tag_bytes else b""
+        return sums.astype("<u8").tobytes(), packed_tags

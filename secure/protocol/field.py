@@ -1,0 +1,137 @@
+"""The field of the totals: GF(p), p = 2^127 − 1, and Shamir sharing of lists of its elements.
+
+Why another field than ``shamir``'s: totals need one element for each number (a packed one could not carry a proof that
+a number is 0 or 1), and an element of 16 bytes costs a sixth of the time. 2^127 − 1 holds any sum of size classes or
+fixed-point statistics, and a check at a random point fails to notice a lie with probability below 2^-118.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from secure.errors import InputError, ProtocolError
+from secure.keys import RandomBytes, random_bytes
+
+BITS = 127
+PRIME = (1 << BITS) - 1
+ELEMENT_BYTES = 16
+
+
+def elements(data: bytes) -> list[int]:
+    """Decode 16-byte little-endian elements.
+
+    Raises:
+        ProtocolError: wrong length, or an element outside the field.
+    """
+    if len(data) % ELEMENT_BYTES:
+        raise ProtocolError("not a list of field elements")
+    values = [int.from_bytes(data[i : i + ELEMENT_BYTES], "little") for i in range(0, len(data), ELEMENT_BYTES)]
+    if any(value >= PRIME for value in values):
+        raise ProtocolError("a field element is out of range")
+    return values
+
+
+def encoded(values: Iterable[int]) -> bytes:
+    """Undo ``elements``."""
+    return b"".join([value.to_bytes(ELEMENT_BYTES, "little") for value in values])
+
+
+def uniform(count: int, random: RandomBytes) -> list[int]:
+    """``count`` uniform elements, by rejection (once in 2^127 draws)."""
+    data = random_bytes(random, ELEMENT_BYTES * count)
+    values = []
+    for i in range(0, len(data), ELEMENT_BYTES):
+        value = int.from_bytes(data[i : i + ELEMENT_BYTES], "little") & PRIME
+        values.append(value if value != PRIME else uniform(1, random)[0])
+    return values
+
+
+def share_lists(
+    values: Sequence[int], threshold: int, holders: Sequence[int], random: RandomBytes
+) -> dict[int, list[int]]:
+    """Shamir shares of each value for each holder: any ``threshold`` of them give it back, fewer say nothing.
+
+    Horner's rule on all values at once: they lie in lanes of one long integer, wide enough that nothing is reduced
+    before the end (holders have 16 bits), which Python does ten times faster than element by element.
+
+    Returns:
+        Holder → one share per value, in order.
+    """
+    if not values:
+        return {holder: [] for holder in holders}
+    lane = (BITS + 17 * threshold) // 8 + 1  # bytes; each step adds at most 16 bits and a carry
+    drawn = uniform(len(values) * (threshold - 1), random)
+    size = len(values)
+    falling = [_lanes(drawn[i * size : (i + 1) * size], lane) for i in range(threshold - 1)]
+    falling.append(_lanes([value % PRIME for value in values], lane))
+    shares = {}
+    for holder in holders:
+        total = 0
+        for coefficients in falling:
+            total = total * holder + coefficients
+        data = total.to_bytes(lane * size, "little")
+        shares[holder] = [int.from_bytes(data[i : i + lane], "little") % PRIME for i in range(0, lane * size, lane)]
+    return shares
+
+
+def _lanes(values: Sequence[int], lane: int) -> int:
+    return int.from_bytes(b"".join([value.to_bytes(lane, "little") for value in values]), "little")
+
+
+@lru_cache(maxsize=512)
+def weights(points: tuple[int, ...], at: int) -> tuple[int, ...]:
+    """Lagrange weights: f(at) = Σ weight · f(point) for every polynomial of degree < len(points).
+
+    Raises:
+        InputError: points are not distinct.
+    """
+    if len(set(points)) != len(points):
+        raise InputError("interpolation needs distinct points")
+    if at in points:
+        return tuple(int(point == at) for point in points)
+    product = 1
+    for point in points:
+        product = product * (at - point) % PRIME
+    return tuple(
+        product * pow(inverse_of * (at - point), -1, PRIME) % PRIME
+        for point, inverse_of in zip(points, _derivatives(points), strict=True)
+    )
+
+
+@lru_cache(maxsize=64)
+def _derivatives(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Π over the other points of (point − other)."""
+    result = []
+    for point in points:
+        product = 1
+        for other in points:
+            if other != point:
+                product = product * (point - other) % PRIME
+        result.append(product)
+    return tuple(result)
+
+
+def dot(left: Sequence[int], right: Sequence[int]) -> int:
+    """Inner product, reduced once."""
+    return sum([a * b for a, b in zip(left, right, strict=True)]) % PRIME
+
+
+def is_codeword(shares: Mapping[int, int], threshold: int, random: RandomBytes) -> bool:
+    """Whether all shares lie on one polynomial of degree < ``threshold`` (always true for up to ``threshold`` shares).
+
+    Tested against one random word of the dual code (Cascudo and David, SCRAPE, 2017): wrong answers have
+    probability 1 / p.
+    """
+    holders = tuple(sorted(shares))
+    spare = len(holders) - threshold
+    if spare <= 0:
+        return True
+    draws = uniform(spare, random)
+    total = 0
+    for holder, derivative in zip(holders, _derivatives(holders), strict=True):
+        test = 0
+        for coefficient in draws:
+            test = (test * holder + coefficient) % PRIME
+        total += shares[holder] * test % PRIME * pow(derivative, -1, PRIME)
+    return total % PRIME == 0

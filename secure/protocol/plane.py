@@ -1,0 +1,86 @@
+"""The narrow door between the control plane and a data plane.
+
+The control plane decides who is in the session, which components are open, who survived, and hands out keys. A data
+plane turns one silo's vector into a stream of bytes of known length, and the survivors' streams, blindly, into one
+release; it never sees a key that the control plane did not hand it. Masking is one; a homomorphic one may follow, with
+the same keys masking the plaintext under its encryption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from secure.keys import _Secretive
+from secure.messages import Release
+from secure.spool import Inbox
+from secure.types import Aggregate, SiloId, Totals
+
+STREAM_KEY_BYTES = 64
+"""Keying material of one mask: 32 bytes for the vector's stream, 32 for the scalars'."""
+
+
+@dataclass(frozen=True, repr=False)
+class Masks(_Secretive):
+    """Keying material of mask streams, ``STREAM_KEY_BYTES`` each.
+
+    A silo adds its own mask and, of each pair, adds or subtracts the one it shares: the lower id adds. The server is
+    handed what is left in the sum, with the signs with which it must be taken off.
+    """
+
+    added: tuple[bytes, ...]
+    subtracted: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class SiloKeys(_Secretive):
+    """What a silo's data plane needs: its masks, the key that only silos share, and who and where it is."""
+
+    session: bytes
+    silo: SiloId
+    masks: Masks
+    shared: bytes
+
+
+class SiloPlane(Protocol):
+    """A silo's half of a data plane."""
+
+    def check(self, vector: npt.NDArray[np.float32], metrics: Mapping[str, float], totals: Totals) -> tuple[int, ...]:
+        """Refuse bad input before anything is masked; returns the metrics as integers.
+
+        Raises:
+            InputError: names the block or metric.
+        """
+
+    def pieces(
+        self, vector: npt.NDArray[np.float32], scalars: tuple[int, ...], totals: Totals, keys: SiloKeys
+    ) -> Iterator[memoryview]:
+        """The upload, ``piece_bytes`` at a time (the last piece may be shorter). A view is valid until the next one."""
+
+    def read(self, release: Release, totals: Totals, shared: bytes) -> Aggregate:
+        """Check a release (bounds, closed components, verification tags) and decode it.
+
+        Raises:
+            ProtocolError: says which check failed.
+        """
+
+
+class ServerPlane(Protocol):
+    """The server's half of a data plane."""
+
+    @property
+    def upload_bytes(self) -> int:
+        """Length of every silo's upload."""
+
+    def release(
+        self, session: bytes, inbox: Inbox, survivors: tuple[SiloId, ...], opened: tuple[bool, ...], left: Masks
+    ) -> tuple[Release, Aggregate]:
+        """Add the survivors' uploads and take off what is left of their masks.
+
+        Raises:
+            ProtocolError: the sum is beyond what the survivors may have sent; the round is discarded.
+        """

@@ -1,0 +1,245 @@
+"""Silo-only totals: sums over the cohort of size classes, holders and statistics, by Shamir shares (step 2).
+
+Every silo (a *dealer*) splits its numbers among all silos (*holders*). A holder adds up what it holds, number by
+number, and sends the sums, sealed, to its peers; any t of these sub-sums give everybody the totals. The server sees
+neither.
+
+**Redundancy.** Totals are split with threshold T = t − c, so that t sub-sums hold c more points than the polynomial
+needs. Of t sub-sums at least T come from honest holders; they determine the polynomial, and a lying holder's point
+lies off it, which every silo notices. With threshold t, one liar could move the totals, and open a gate, unseen.
+
+**One holder, one count.** The gate counts holders, so a dealer must not be able to say "I am three holders". It
+proves, without showing which, that each of its indicators x_1 … x_M is 0 or 1 (a fully linear proof: Boneh, Boyle,
+Corrigan-Gibbs, Gilboa, Ishai, "Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs", CRYPTO 2019):
+
+* f is the polynomial of degree M with f(j) = x_j and f(0) = u, u uniform;
+* f · (f − 1) vanishes at 1 … M, hence equals V · g with V = Π (X − j) and g of degree M;
+* the dealer also splits u and g(−1) … g(−M − 1);
+* at a point r, drawn by hashing everything that was dealt, the holders open f(r) and g(r), both linear in what they
+  hold, and everybody checks f(r) · (f(r) − 1) = V(r) · g(r). A false claim passes with probability ≤ 2M / 2^127; f(r)
+  is uniform because of u, and g(r) follows from it, so nothing is learned.
+
+**One organisation, one count.** Only the indicators of each organisation's representative (its lowest id in the cohort)
+are added. This can undercount an organisation whose representative holds nothing of a component, never overcount;
+a vector with a slot for each organisation would show the silos who holds what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from secure.errors import BlameError, CapacityError, ProtocolError
+from secure.fixedpoint import decode_statistic, encode_statistic, statistic_width
+from secure.gate import MAX_CLASS, capped_share, open_components
+from secure.keys import RandomBytes, _Secretive
+from secure.protocol.field import BITS, ELEMENT_BYTES, PRIME, dot, encoded, is_codeword, uniform, weights
+from secure.protocol.proposal import digest
+from secure.types import SessionParams, SiloId, Totals, VectorSpec
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Order of one dealer's elements: M indicators, u, M + 1 values of g, M size classes, S statistics."""
+
+    components: int
+    statistics: int
+
+    @classmethod
+    def of(cls, spec: VectorSpec) -> Layout:
+        """The layout of an upload's totals."""
+        return cls(spec.components, len(spec.statistics))
+
+    @property
+    def proof(self) -> int:
+        """Elements that the proof touches: indicators, u and g."""
+        return 2 * self.components + 2
+
+    @property
+    def size(self) -> int:
+        """Elements of one dealer."""
+        return self.proof + self.components + self.statistics
+
+    @property
+    def sums(self) -> int:
+        """Elements of one sub-sum: holders, weights, statistics."""
+        return 2 * self.components + self.statistics
+
+    @property
+    def share_bytes(self) -> int:
+        """Bytes of one holder's shares."""
+        return ELEMENT_BYTES * self.size
+
+
+def check_totals_capacity(spec: VectorSpec, cohort_size: int) -> None:
+    """Prove that no total can leave the field.
+
+    Raises:
+        CapacityError: names the statistic.
+    """
+    for item in spec.statistics:
+        if statistic_width(item, cohort_size) >= BITS:
+            raise CapacityError(f"statistic {item.name}: sums of {cohort_size} silos do not fit; raise its resolution")
+
+
+def deal(spec: VectorSpec, classes: Sequence[int], statistics: Sequence[float], random: RandomBytes) -> list[int]:
+    """A dealer's elements, in the order of ``Layout``.
+
+    Raises:
+        InputError: a statistic is NaN or infinite.
+    """
+    held = [int(value > 0) for value in classes]
+    blind = uniform(1, random)[0]
+    steps = [encode_statistic(item, value) for item, value in zip(spec.statistics, statistics, strict=True)]
+    return [*held, blind, *_quotient(held, blind), *classes, *steps]
+
+
+def _quotient(held: Sequence[int], blind: int) -> list[int]:
+    """g = f (f − 1) / V at −1 … −M − 1."""
+    points = _indicator_points(len(held))
+    values = []
+    for at in _quotient_points(len(held)):
+        value = dot(weights(points, at), [*held, blind])
+        values.append(value * (value - 1) * pow(_vanishing(len(held), at), -1, PRIME) % PRIME)
+    return values
+
+
+def _indicator_points(components: int) -> tuple[int, ...]:
+    return (*range(1, components + 1), 0)
+
+
+def _quotient_points(components: int) -> tuple[int, ...]:
+    return tuple(range(-1, -components - 2, -1))
+
+
+def _vanishing(components: int, at: int) -> int:
+    """V(at) = Π (at − j)."""
+    product = 1
+    for j in range(1, components + 1):
+        product = product * (at - j) % PRIME
+    return product
+
+
+def challenge(transcript: bytes, components: int) -> int:
+    """The point r: outside −M − 1 … M, fixed only when every dealer's shares are."""
+    counter = 0
+    while True:
+        r = int.from_bytes(digest("totals challenge", transcript, counter.to_bytes(4, "big"))[:16], "little") & PRIME
+        if components < r < PRIME - components - 1:
+            return r
+        counter += 1
+
+
+@dataclass(frozen=True, repr=False)
+class HolderView(_Secretive):
+    """What one holder says: the sums (secret, for silos only) and the openings (public), in order of dealers."""
+
+    sums: tuple[int, ...]
+    openings: tuple[int, ...]
+
+
+def add_up(layout: Layout, dealt: Mapping[SiloId, Sequence[int]], counted: Sequence[SiloId], r: int) -> HolderView:
+    """A holder's sub-sums and openings.
+
+    Args:
+        dealt: dealer → that dealer's shares for this holder, the holder's own included.
+        counted: dealers whose indicators count (one of each organisation).
+        r: ``challenge``.
+    """
+    m, dealers = layout.components, sorted(dealt)
+    holders = [sum(dealt[dealer][j] for dealer in counted) % PRIME for j in range(m)]
+    others = [sum(dealt[dealer][j] for dealer in dealers) % PRIME for j in range(layout.proof, layout.size)]
+    at_f, at_g = weights(_indicator_points(m), r), weights(_quotient_points(m), r)
+    openings = []
+    for dealer in dealers:
+        shares = dealt[dealer]
+        openings.append(dot(at_f, shares[: m + 1]))
+        openings.append(dot(at_g, shares[m + 1 : layout.proof]))
+    return HolderView((*holders, *others), tuple(openings))
+
+
+def combine(
+    layout: Layout,
+    views: Mapping[SiloId, HolderView],
+    dealers: Sequence[SiloId],
+    threshold: int,
+    r: int,
+    random: RandomBytes,
+) -> tuple[int, ...]:
+    """Check everything and return the sums: holders, weights, statistics.
+
+    Args:
+        views: at least ``threshold`` holders' views, the silo's own included.
+        dealers: the cohort, ascending.
+        threshold: T.
+
+    Raises:
+        ProtocolError: a view does not lie on the others' polynomial (a holder or dealer lies; which cannot be told).
+        BlameError: a dealer's indicators are not all 0 or 1.
+    """
+    words = {holder: (*view.sums, *view.openings) for holder, view in views.items()}
+    length = layout.sums + 2 * len(dealers)
+    if len(words) < threshold or any(len(word) != length for word in words.values()):
+        raise ProtocolError("too few sub-sums, or of the wrong length")
+    mix = uniform(length, random)
+    if not is_codeword({holder: dot(mix, word) for holder, word in words.items()}, threshold, random):
+        raise ProtocolError("sub-sums contradict each other: a silo lied about what it holds")
+    chosen = tuple(sorted(words))[:threshold]
+    at_zero = weights(chosen, 0)
+    columns = list(zip(*(words[holder] for holder in chosen), strict=True))
+    values = [dot(at_zero, column) for column in columns]
+    _check_proofs(layout, values[layout.sums :], dealers, r)
+    return tuple(values[: layout.sums])
+
+
+def _check_proofs(layout: Layout, opened: Sequence[int], dealers: Sequence[SiloId], r: int) -> None:
+    vanishing = _vanishing(layout.components, r)
+    for dealer, f, g in zip(dealers, opened[::2], opened[1::2], strict=True):
+        if (f * (f - 1) - vanishing * g) % PRIME:
+            raise BlameError(dealer, "its proof that it counts at most once for each component is false")
+
+
+def read_totals(
+    params: SessionParams, sums: Sequence[int], classes: Sequence[int], counted: Sequence[SiloId], own_counts: bool
+) -> Totals:
+    """The silo's totals: gate, capped shares, statistics.
+
+    Args:
+        sums: from ``combine``.
+        classes: this silo's own size classes.
+        counted: dealers whose indicators were added.
+        own_counts: whether this silo is one of them.
+
+    Raises:
+        ProtocolError: totals that no honest cohort can have, or that leave this silo's own part out.
+    """
+    spec, rules, cohort = params.spec, params.rules, params.cohort
+    m = spec.components
+    holders, totals, steps = sums[:m], sums[m : 2 * m], sums[2 * m :]
+    for own, count, total in zip(classes, holders, totals, strict=True):
+        others = len(counted) - (1 if own_counts and not own else 0)
+        least = 1 if own and own_counts else 0
+        if not least <= count <= others or not own <= total <= own + MAX_CLASS * (len(cohort) - 1):
+            raise ProtocolError("totals contradict what this silo knows: a silo lied about its own")
+    for item, step in zip(spec.statistics, steps, strict=True):
+        if step >> statistic_width(item, len(cohort)):
+            raise ProtocolError("totals are out of range: a silo lied about its own")
+    opened = open_components(holders, rules)
+    return Totals(
+        weights=tuple(float(total) for total in totals),
+        holders=tuple(holders),
+        statistics=tuple(
+            decode_statistic(item, step, len(cohort)) for item, step in zip(spec.statistics, steps, strict=True)
+        ),
+        contributors=len(cohort),
+        open=opened,
+        share=tuple(
+            capped_share(own, total, rules.w_max) if is_open else 0.0
+            for own, total, is_open in zip(classes, totals, opened, strict=True)
+        ),
+    )
+
+
+def totals_bytes(totals: Totals, sums: Sequence[int]) -> bytes:
+    """Everything about the totals that silos share (their own part left out), for the keyed digest of step 4."""
+    return encoded(sums) + bytes(totals.open)
