@@ -298,5 +298,8 @@ def _exchange(key_file: Path, aside: Path, card_file: Path, new: Identity, card:
         new.save(key_file, passphrase, replace=True)
         card.save(card_file, overwrite=True)
     except IdentityError:
-        os.replace(aside, key_file)
+        if aside.samefile(key_file):  # two names of one file: a rename would leave both
+            aside.unlink()
+        else:
+            os.replace(aside, key_file)
         raise
