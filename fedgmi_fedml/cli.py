@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from fedgmi_fedml.cli_lazy import LazyGroup
 from fedgmi_fedml.errors import FedgmiError, Interrupted
 from fedgmi_fedml.version import __version__
 
@@ -27,7 +27,7 @@ COMMANDS = {
     "report": ("fedgmi_fedml.cli_run:report", "Write a run's report.html again."),
     "config": ("fedgmi_fedml.cli_config:config", "Show, check and describe configurations."),
     "keys": ("fedgmi_fedml.cli_keys:keys", "Make and inspect identities, rosters and policies."),
-    "bench": ("fedgmi_fedml.bench:bench", "Measure speed, memory and bytes."),
+    "bench": ("fedgmi_fedml.cli_bench:bench", "Measure speed, memory and bytes."),
     "completion": ("fedgmi_fedml.cli_config:completion", "Print a shell's completion script."),
 }
 """Command → where it lives and its line in ``--help``. Known here, so that ``--help`` imports none of them."""
@@ -41,33 +41,9 @@ Exit codes:
 """
 
 
-class _Commands(click.Group):
-    """Imports a command only when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from fedgmi_fedml.config.base import suggestion
-
-            ctx.fail(f'no command "{args[0]}": {suggestion(args[0], list(COMMANDS))}')
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
 @click.group(
-    cls=_Commands,
+    cls=LazyGroup,
+    lazy=COMMANDS,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fedgmi_fedml.cli_config import config_argument, set_option
 from fedgmi_fedml.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from fedgmi_fedml.summary import Audience
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _RUN = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -49,7 +53,7 @@ def simulate(
     type=click.Choice(["simulation", "server", "silo"]),
     help="For whom; a narrower view than the run's own leaves out what that reader may not know. [default: the run's]",
 )
-def report(run: Path, audience: str | None) -> None:
+def report(run: Path, audience: Audience | None) -> None:
     """Write report.html of the finished run in folder RUN again, from its summary and rounds."""
     from fedgmi_fedml.report import terminal_summary, write_report
     from fedgmi_fedml.summary import load_summary

@@ -358,3 +358,43 @@ class TestCompletion:
             env=environment, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert f"plain,{expected}" in done.stdout.splitlines()
+
+
+class TestBench:
+    def fake(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+        seen: list[bool] = []
+        module = types.ModuleType("fedgmi_fedml.bench_local")
+
+        def bench_local(quick: bool) -> dict[str, float | bool]:
+            seen.append(quick)
+            return {"round_ratio": 1.0625, "round_ok": True, "scoring_ok": False}
+
+        vars(module)["bench_local"] = bench_local
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return seen
+
+    def test_table(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = self.fake(monkeypatch)
+        done = run("bench", "local", "--quick")
+        assert done.code == 0
+        assert done.out == "round_ratio  1.062\nround_ok     met\nscoring_ok   MISSED\n"
+        assert seen == [True]
+
+    def test_json(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fake(monkeypatch)
+        assert json.loads(run("bench", "local", "--json").out)["round_ratio"] == 1.0625
+
+    def test_other_bench(self, run: Run) -> None:
+        done = run("bench", "locla")
+        assert done.code == 2
+        assert 'did you mean "local"?' in done.err
+
+
+def test_every_command_that_help_lists_can_be_loaded() -> None:
+    context = click.Context(cli.fedgmi)
+    for name in cli.COMMANDS:
+        if name in ("predict", "export"):  # their implementation is checked with them
+            continue
+        command = cli.fedgmi.get_command(context, name)
+        assert command is not None
+        assert command.name == name
