@@ -21,6 +21,9 @@ class Affinity(Section):
         default=1.0, description="Divides the scores; auto fits it each round from securely summed statistics."
     )
     offset: bool = Field(default=False, description="Subtract each component's pooled mean score (a secure sum).")
+    em_passes: Count = Field(
+        default=3, description="Times a silo alternates responsibilities and proportions at each scoring."
+    )
     proportions: Literal["soft", "hard"] = Field(
         default="soft", description="Mixture proportions from mean responsibilities, or from the assigned share."
     )
@@ -46,6 +49,11 @@ class Initialisation(Section):
     common_start: bool = Field(
         default=False, description="Start all candidates from one VAE trained on everybody's data."
     )
+
+    def draws(self, components: int, silos: int) -> int:
+        """Draws of disjoint cohorts that give the wanted number of candidates."""
+        wanted = self.candidates or 3 * components
+        return -(-wanted // max(1, silos // self.cohort_size))
 
 
 class RulesArgs(Section):

@@ -74,12 +74,14 @@ class FedGMI:
         self.run, self.phases, self.config = run, run.phases, run.phases.config
         self.start = self.config.fedgmi_args.initialisation
         yield from run.gather()
+        if "vae" not in self.phases.parts and self.progress.phase == CANDIDATES:
+            self._advance(phase=ROUNDS)  # a method without density models has nothing to initialise
         steps: tuple[tuple[str, Callable[[], Script]], ...] = (
             (CANDIDATES, self._candidates),
             (WARMUP, self._warm_up),
             (ROUNDS, self._rounds),
         )
-        for phase, step in steps if "vae" in self.phases.parts else steps[2:]:
+        for phase, step in steps:
             if self.progress.phase == phase:
                 yield from step()
                 if self.outcome == "failed":

@@ -262,9 +262,10 @@ class FedGMIWork:
         if count == 0:
             self.memory = replace(self.memory, assignment=torch.zeros(0, dtype=torch.int64))
             return survey_statistics(None, self.components)
-        scores = self._affinities(losses)
-        alpha = estimate_alpha(scores, self.affinity.proportions)
-        self.memory = replace(self.memory, assignment=assign(scores), alpha=alpha)
+        for _ in range(self.affinity.em_passes):  # with the losses at hand a pass costs nothing
+            alpha = estimate_alpha(self._affinities(losses), self.affinity.proportions)
+            self.memory = replace(self.memory, alpha=alpha)
+        self.memory = replace(self.memory, assignment=assign(self._affinities(losses)))
         return survey_statistics(losses.double().mean(0), self.components)
 
     def gate(self, x: torch.Tensor, state: MixtureState) -> torch.Tensor:

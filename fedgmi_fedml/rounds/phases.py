@@ -146,9 +146,7 @@ class Phases:
 
     def candidate_draws(self, silos: int) -> int:
         """Draws of disjoint cohorts needed for the wanted number of candidates (at least 3M)."""
-        start = self.config.fedgmi_args.initialisation
-        wanted = start.candidates or 3 * self.components
-        return -(-wanted // max(1, silos // start.cohort_size))
+        return self.config.fedgmi_args.initialisation.draws(self.components, silos)
 
 
 def derive_seed(seed: int, *purpose: object) -> int:

@@ -27,6 +27,7 @@ from fedgmi_fedml.diagnostics import (
 from fedgmi_fedml.evaluate import Matching, match_components, mean_defined, specialisation_gap
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.models import VaeBank, build_vae
+from fedgmi_fedml.report.data import ReportData
 from fedgmi_fedml.rounds.fedgmi import Progress
 from fedgmi_fedml.rounds.phases import derive_seed
 from fedgmi_fedml.rounds.server import Traffic
@@ -71,7 +72,7 @@ class MethodResult:
     def mean_accuracy(self) -> float:
         """Mean over silos of each silo's own test accuracy; silos without a test part are left out."""
         tests = [report["best"]["test"] for report in self.reports.values()]
-        return mean_defined([t["correct"] / t["samples"] if t["samples"] else float("nan") for t in tests])
+        return mean_defined([_rate(test) for test in tests])
 
 
 def write_outcome(
@@ -90,7 +91,7 @@ def write_outcome(
     _save_models(config, out, federation, best, final, result)
     for i, report in result.reports.items():
         atomic.write_json(out / "silos" / f"{parties.names[i]}.json", report)
-    _report_data(config, out, federation, reports, matching, best, result.progress)
+    _report_data(config, federation, results, matching).save(out, "simulation")
     summary.save(out)
     return summary
 
@@ -258,29 +259,44 @@ def _save_models(
 
 
 def _report_data(
-    config: Config, out: Path, federation: Federation, reports: Mapping[int, dict[str, Any]],
-    matching: Matching | None, best: MixtureState, progress: Progress,
-) -> None:  # fmt: skip
+    config: Config, federation: Federation, results: Mapping[str, MethodResult], matching: Matching | None,
+) -> ReportData:  # fmt: skip
     """Arrays for the report's pictures."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        "alpha": np.array([report["alpha"] for report in reports.values()]),
-        "silo_names": np.array([report["name"] for report in reports.values()]),
-        "separability": np.array(progress.separability),
+    result = results["fedgmi"]
+    reports = [report["best"] for _, report in sorted(result.reports.items())]
+    progress = result.progress
+    if progress is None:
+        raise ValueError("FedGMI ran without a server")
+    data: dict[str, Any] = {
+        "separability": np.array(progress.separability) if progress.separability else None,
+        "class_names": np.array(federation.class_names),
+        "silo_names": np.array([report["name"] for report in reports]),
+        "alpha": np.array([report["alpha"] for report in reports]),
+        "silo_accuracy": np.array([_rate(report["test"]) for report in reports]),
+        "silo_samples": np.array([report["train_samples"] for report in reports]),
+        "other_accuracy": {
+            name: np.array([_rate(report["best"]["test"]) for _, report in sorted(other.reports.items())])
+            for name, other in results.items()
+            if name != "fedgmi"
+        },
+        "samples": _decoded(config, federation, progress.best or progress.state),
     }
-    if matching is not None:
-        arrays["true_of"] = np.array(matching.true_of)
-        arrays["true_alpha"] = (
-            np.array([report["true_alpha"] for report in reports.values()]) if _even(reports) else np.zeros((0, 0))
-        )
-    tests = [report["test"] for report in reports.values()]
-    arrays["silo_accuracy"] = np.array([t["correct"] / t["samples"] if t["samples"] else np.nan for t in tests])
-    if best.vaes:
-        module = build_vae(config, federation.shape, config.common_args.random_seed)
-        generator = torch.Generator().manual_seed(derive_seed(config.common_args.random_seed, "decoded"))
-        bank = VaeBank(module, best.vaes)
-        arrays["decoded"] = np.stack([vae.sample(_DECODED, generator).numpy() for vae in bank])
-    np.savez_compressed(out / "report_data.npz", **arrays)
+    if matching is not None and federation.true_alpha is not None:
+        true, names = federation.true_alpha, federation.component_names
+        data["true_alpha"] = np.stack([true[:, t] if t >= 0 else 0 * true[:, 0] for t in matching.true_of], axis=1)
+        data["true_names"] = np.array([names[t] if 0 <= t < len(names) else "none" for t in matching.true_of])
+    return ReportData(**data)
 
 
-def _even(reports: Mapping[int, dict[str, Any]]) -> bool:
-    return len({len(report.get("true_alpha", [])) for report in reports.values()}) == 1
+def _decoded(config: Config, federation: Federation, state: MixtureState) -> npt.NDArray[Any] | None:
+    """Decoded samples of every component, (M, S, …)."""
+    if not state.vaes:
+        return None
+    module = build_vae(config, federation.shape, config.common_args.random_seed)
+    generator = torch.Generator().manual_seed(derive_seed(config.common_args.random_seed, "decoded"))
+    return np.stack([vae.sample(_DECODED, generator).numpy() for vae in VaeBank(module, state.vaes)])
+
+
+def _rate(test: Mapping[str, int]) -> float:
+    """Accuracy of one silo's test part; NaN for none."""
+    return test["correct"] / test["samples"] if test["samples"] else float("nan")

@@ -83,7 +83,9 @@ class Pump:
                 self._collect(self.server.deadline())
                 continue
             for connection in wait(list(busy)):
-                self._up(busy[connection].receive())  # type: ignore[index]
+                worker = busy[connection]  # type: ignore[index]
+                if worker.busy:  # a checkpoint may have heard it out meanwhile
+                    self._up(worker.receive())
 
     def _feed(self, workers: list[WorkerHost]) -> None:
         """Sort what there is to send by worker; each idle worker gets its next message."""

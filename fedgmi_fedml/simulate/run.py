@@ -18,7 +18,7 @@ from fedgmi_fedml.checkpoint import Checkpointer
 from fedgmi_fedml.config import Config
 from fedgmi_fedml.data import Federation, load_federation
 from fedgmi_fedml.errors import Interrupted, RunEndedEarly, RunError
-from fedgmi_fedml.progress import Progress
+from fedgmi_fedml.progress import Progress, open_progress
 from fedgmi_fedml.report import write_report
 from fedgmi_fedml.rounds import fedgmi
 from fedgmi_fedml.rounds.phases import Phases
@@ -58,7 +58,7 @@ def run_simulation(
     federation = load_federation(config)
     with (
         _scratch() as scratch,
-        Progress() as progress,
+        open_progress(silos=len(federation.silos), plan=_plan(config, len(federation.silos))) as progress,
         open_telemetry(out, "simulation", tensorboard=config.tracking_args.enable_tensorboard) as telemetry,
     ):
         parties = Parties(config, federation, workers, scratch)
@@ -138,6 +138,17 @@ class Simulation:
         for host in self.parties.hosts:
             for silo, error in getattr(host, "errors", ()):
                 raise error if isinstance(error, RunError) else RunError(f"silo {silo}: {error}") from error
+
+
+def _plan(config: Config, silos: int) -> dict[str, int]:
+    """Rounds of every phase, for the time left."""
+    start, train = config.fedgmi_args.initialisation, config.train_args
+    plan = {"candidates": start.draws(config.fedgmi_args.components, silos) * start.candidate_rounds}
+    plan |= {"warmup": start.warmup_rounds, "rounds": train.comm_round}
+    others = [name for name in config.validation_args.evaluate_baselines if name != "local"]
+    if config.validation_args.evaluate_oracle:
+        others.append("oracle")
+    return plan | {f"{name}: rounds": train.comm_round for name in others}
 
 
 @contextmanager
