@@ -34,6 +34,11 @@ def _sizes(
     asked = mixture.samples
     if asked is None:
         train = [largest_that_fits(pool, components, alpha, shares, seed)] * len(alpha)
+        if not train[0]:
+            raise DataError(
+                f"{pool.origin}: has too few samples to give each of {len(alpha)} silos one of its components; "
+                f"lower train_args.client_num_in_total"
+            )
     elif isinstance(asked, int):
         train = [asked] * len(alpha)
     else:

@@ -19,8 +19,9 @@ def natural_plans(
 ) -> tuple[list[Plan], list[str]]:
     """Plans and names of the ``silos`` largest groups, in the order of the groups' values.
 
-    ``samples_per_silo`` is the largest number of training samples of a silo (validation and test parts keep their
-    shares); [low, high] also leaves out groups with fewer than ``low``. Samples that belong to no component are left out. Raises ConfigError, DataError.
+    ``samples_per_silo`` is the largest number of training samples of a silo (the other parts keep their shares);
+    [low, high] also leaves out groups with fewer than ``low``. Samples that belong to no component are left out.
+    Raises ConfigError, DataError.
     """
     if len(components) > 1 and not all(component.selects for component in components):
         raise ConfigError(

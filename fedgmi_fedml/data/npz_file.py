@@ -86,7 +86,9 @@ def _read(arrays: NpzArrays, x_name: str, y_name: str) -> tuple[Array, Array]:
     return x, y
 
 
-def _class_names(arrays: NpzArrays, options: NpzOptions, agreed: bool) -> tuple[str, ...] | None:
+def _class_names(
+    arrays: NpzArrays, options: NpzOptions, agreed: bool, usual: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
     given = options.classes
     if isinstance(given, int):
         return tuple(str(label) for label in range(given))
@@ -94,6 +96,8 @@ def _class_names(arrays: NpzArrays, options: NpzOptions, agreed: bool) -> tuple[
         return given
     if given is not None or "classes" in arrays.names:
         return tuple(str(name) for name in arrays[given or "classes"].reshape(-1).tolist())
+    if usual is not None:
+        return usual
     if agreed:
         raise DataError(
             f"{arrays.path}: has no array 'classes'; set data_args.data_options.classes (their names or number), "
@@ -158,15 +162,29 @@ def _schema(parts: Mapping[str, PoolPart], options: NpzOptions, agreed: bool, wh
     return numeric_schema(rows, names, options.max_rows)
 
 
-def load(path: Path, options: NpzOptions, columns: frozenset[str] = frozenset(), agreed: bool = False) -> Pool:
-    """The pool of an npz file; ``columns`` are further per-sample arrays that are wanted. Raises DataError."""
+def _group_names(arrays: NpzArrays, options: NpzOptions, columns: frozenset[str]) -> tuple[str, ...] | None:
+    """Names that stand behind the numbers of a group column: the array given, or ``<column>_codes``."""
+    usual = [f"{column}_codes" for column in sorted(columns) if f"{column}_codes" in arrays.names]
+    for name in [options.group_names] if options.group_names else usual:
+        return tuple(str(item) for item in arrays[name].tolist())
+    return None
+
+
+def load(
+    path: Path,
+    options: NpzOptions,
+    columns: frozenset[str] = frozenset(),
+    agreed: bool = False,
+    usual_classes: tuple[str, ...] | None = None,
+) -> Pool:
+    """The pool of an npz file; ``columns`` are further per-sample arrays that are wanted.
+
+    ``usual_classes`` are the names where neither settings nor file give any. Raises DataError.
+    """
     arrays = NpzArrays(path)
-    parts, classes = _parts(arrays, options, columns, _class_names(arrays, options, agreed))
+    parts, classes = _parts(arrays, options, columns, _class_names(arrays, options, agreed, usual_classes))
     used = sum(len(part) for part in parts.values())
-    groups = None
-    for name in [options.group_names] if options.group_names else [f"{column}_codes" for column in columns]:
-        if options.group_names or name in arrays.names:
-            groups = tuple(str(item) for item in arrays[name].tolist())
+    groups = _group_names(arrays, options, columns)
     train = parts["train"]
     if train.x.ndim == 2:
         schema = _schema(parts, options, agreed, str(path))

@@ -27,7 +27,7 @@ def stream(seed: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PoolPart:
     """One part (training, validation or test) of a source, as row numbers into an array that parts may share.
 
@@ -104,9 +104,9 @@ class Pool:
         return values
 
 
-@dataclass
+@dataclass(repr=False)
 class SiloData:
-    """One silo's data.
+    """One silo's data. Its printed form hides the values.
 
     Images are float32 (n, C, H, W) in [0, 1]; tables float32 (n, F), standardised; labels int64 (n,).
     ``true_component_*`` (int64 (n,)) exist in simulations only. ``skipped`` counts unreadable files out of
@@ -138,15 +138,18 @@ class SiloData:
         """Samples, labels and true components of part ``"train"``, ``"val"`` or ``"test"``."""
         return getattr(self, f"x_{name}"), getattr(self, f"y_{name}"), getattr(self, f"true_component_{name}")
 
+    def __repr__(self) -> str:
+        return f"SiloData({self.name}, {self.shape}, values hidden)"
+
     @property
     def needs_moments(self) -> bool:
         """Whether ``apply_moments`` must be called before anything can be learnt."""
         return not self.standardised
 
 
-@dataclass
+@dataclass(repr=False)
 class Federation:
-    """All silos of a simulation and what they share.
+    """All silos of a simulation and what they share. Its printed form hides the values.
 
     ``true_alpha`` (N, M') float64 is the share of each true component among a silo's *training* samples; ``None``
     where there is no ground truth. M' may differ from the number of components that are learnt. ``schema`` is set
@@ -163,6 +166,9 @@ class Federation:
     used: int = 0
     skipped: int = 0
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Federation({self.origin}, {len(self.silos)} silos, {self.shape}, values hidden)"
 
     @property
     def needs_moments(self) -> bool:

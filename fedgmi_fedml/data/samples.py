@@ -28,7 +28,7 @@ _ARRAYS = (("x", "y"), ("x_test", "y_test"), ("test_images", "test_labels"), ("x
 _DIGITS_WHITE = 16.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples:
     """Samples as the models see them: ``x`` float32 (n, …), ``y`` int64 (n,) where labels are known.
 
@@ -39,6 +39,9 @@ class Samples:
     y: torch.Tensor | None
     names: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Samples({len(self.names)}, values hidden)"
 
 
 def load_samples(

@@ -77,9 +77,10 @@ def _csv(request: Request) -> Pool:
 
 def _published(request: Request) -> Pool:
     """MNIST and its kind: an npz file where ``data_path`` names one, else the files that torchvision keeps."""
-    if request.path is not None and request.path.suffix == ".npz":
-        options = NpzOptions(classes=torchvision_sets.CLASSES[request.dataset])
-        return npz_file.load(request.path, options, request.columns, request.agreed)
+    usual = torchvision_sets.CLASSES[request.dataset]
+    for path in (request.path, *(base / f"{request.dataset}.npz" for base in (request.path, request.cache) if base)):
+        if path is not None and path.suffix == ".npz" and (path == request.path or path.is_file()):
+            return npz_file.load(path, NpzOptions(), request.columns, request.agreed, usual)
     return torchvision_sets.load(request.dataset, request.path, request.cache, request.options.download)
 
 
@@ -107,4 +108,9 @@ def load_pool(request: Request) -> Pool:
     """Read a source. Raises DataError (or RangeError, ConfigError) naming file, key, value and remedy."""
     pool = _LOADERS[request.dataset](request)
     check_pool_parts(pool)
+    absent = sorted(request.columns - set(pool.parts["train"].columns))
+    if absent:
+        raise DataError(
+            f"{pool.origin}: has no column {absent[0]!r} (data_args.silo_mixture: group, or where of a component)"
+        )
     return pool

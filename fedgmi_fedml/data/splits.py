@@ -110,7 +110,7 @@ def _shortage(
             asked[part] += int(counts(row, size[part])[component])
     return (
         f"{pool.origin}: {len(sizes)} silos ask for {_list(asked)} samples of component {component} "
-        f"({components[component].name}), which has {_list(held)} and shares them with components of the same classes; "
+        f"({components[component].name}), which has {_list(held)} (perhaps shared with other components); "
         f"no sample is used twice: lower data_args.silo_mixture.samples_per_silo (null: as many as there are) or "
         f"train_args.client_num_in_total"
     )

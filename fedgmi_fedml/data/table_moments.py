@@ -27,7 +27,7 @@ SMALLEST_SHARE_SPREAD = 0.1
 """Smallest standard deviation assumed of a zero/one feature, so that rare categories do not become huge values."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TableMoments:
     """Mean and standard deviation of every feature over all silos' training rows, before standardisation.
 
@@ -37,6 +37,9 @@ class TableMoments:
     schema: TableSchema
     mean: tuple[float, ...]
     spread: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return f"TableMoments({self.schema.width} features, values hidden)"
 
     @classmethod
     def from_totals(cls, schema: TableSchema, totals: Sequence[float]) -> TableMoments:

@@ -118,7 +118,7 @@ def _where_to_put(dataset: str, cache: Path) -> str:
     gz = "" if dataset == "cifar10" else " (plain or .gz)"
     return (
         f"Put the files {names}{gz} into {place}, or set data_args.data_path to the folder that holds them or to an "
-        f"npz file with x_train, y_train, x_test and y_test"
+        f"npz file with x_train, y_train, x_test and y_test, or put that at {cache / f'{dataset}.npz'}"
     )
 
 
@@ -126,8 +126,8 @@ def _missing(dataset: str, bases: list[Path], cache: Path) -> DataError:
     title = _IDX[dataset].title if dataset in _IDX else "CIFAR-10"
     looked = " or ".join(str(base) for base in bases)
     return DataError(
-        f"{title} is not under {looked}. {_where_to_put(dataset, cache)}; where there is a network, "
-        f"data_args.data_options.download: true lets torchvision download it"
+        f"{title} is not under {looked} (neither {dataset}.npz nor its own files). {_where_to_put(dataset, cache)}; "
+        f"where there is a network, data_args.data_options.download: true lets torchvision download it"
     )
 
 
@@ -147,12 +147,12 @@ def _idx_pool(dataset: str, files: dict[str, Path]) -> Pool:
 
 
 def _cifar(bases: list[Path], cache: Path) -> Pool:
-    from torchvision.datasets import CIFAR10
-
     for base in bases:
         root = base.parent if base.name == _CIFAR_FOLDER else base
         if not (root / _CIFAR_FOLDER).is_dir():
             continue
+        from torchvision.datasets import CIFAR10
+
         parts, classes = {}, CLASSES["cifar10"]
         for part, train in (("train", True), ("test", False)):
             try:

@@ -141,6 +141,12 @@ def test_as_many_as_there_are(make_config, image_npz):
         load_federation(config)
 
 
+def test_more_silos_than_samples(make_config, tmp_path):
+    np.savez(tmp_path / "few.npz", x_train=np.full((5, 4, 4), 99, np.uint8), y_train=np.arange(5) % 2)
+    with pytest.raises(DataError, match="too few samples to give each of 9 silos"):
+        load_federation(make_config(9, dataset="npz", data_path=str(tmp_path / "few.npz")))
+
+
 def test_too_many_samples_names_the_component(make_config, image_npz):
     config = make_config(4, dataset="npz", data_path=str(image_npz), mixture={
         "samples_per_silo": 80, "components": [{"classes": [0]}, {"classes": [1, 2, 3, 4]}]})  # fmt: skip
@@ -172,6 +178,12 @@ def test_class_subsets(make_config, image_npz):
 def test_components_that_do_not_fit_the_source(make_config, image_npz, component, word):
     config = make_config(2, dataset="npz", data_path=str(image_npz), mixture={"components": [component]})
     with pytest.raises((ConfigError, DataError), match=word):
+        load_federation(config)
+
+
+def test_columns_that_a_source_lacks(make_config):
+    config = make_config(2, mixture={"components": [{"where": {"hospital": 1}}]})
+    with pytest.raises(DataError, match="digits: has no column 'hospital'"):
         load_federation(config)
 
 

@@ -62,9 +62,15 @@ def test_emnist_letters_stand_upright(make_config, tmp_path):
     assert (federation.silos[0].x_train[:, 0, 0, 5] == 1.0).all()
 
 
-def test_published_sets_from_an_npz_file(make_config, image_npz):
+def test_published_sets_from_an_npz_file(make_config, image_npz, tmp_path):
     federation = load_federation(make_config(2, dataset="mnist", data_path=str(image_npz)))
     assert federation.shape.classes == 10
+    (tmp_path / "cache").mkdir()
+    image_npz.rename(tmp_path / "cache" / "fashion.npz")
+    federation = load_federation(make_config(2, dataset="fashion", data_cache_dir=str(tmp_path / "cache")))
+    assert federation.class_names[1] == "Trouser"
+    with pytest.raises(DataError, match="no such file"):
+        load_federation(make_config(2, dataset="fashion", data_path=str(image_npz)))
 
 
 @pytest.mark.parametrize(

@@ -32,19 +32,10 @@ def test_npz_without_and_with_labels(make_config, tmp_path):
 
 
 def test_cases_of_letters_are_one_class(make_config, tmp_path):
-    np.savez(
-        tmp_path / "l.npz",
-        x=np.full((4, 4, 4), 99, np.uint8),
-        y=np.array([0, 1, 2, 0]),
-        classes=np.array(["b", "A", "C"]),
-    )
-    shape = DataShape((1, 4, 4), 3)
-    assert load_samples(make_config(dataset="npz"), tmp_path / "l.npz", shape, ("A", "B", "C")).y.tolist() == [
-        1,
-        0,
-        2,
-        1,
-    ]
+    x, classes = np.full((4, 4, 4), 99, np.uint8), np.array(["b", "A", "C"])
+    np.savez(tmp_path / "l.npz", x=x, y=np.array([0, 1, 2, 0]), classes=classes)
+    samples = load_samples(make_config(dataset="npz"), tmp_path / "l.npz", GREY, ("A", "B", "C"))
+    assert samples.y.tolist() == [1, 0, 2, 1]
 
 
 def test_digits_are_stored_up_to_sixteen(make_config, tmp_path):

@@ -128,6 +128,29 @@ def test_statistics_keep_to_their_bounds(own):
         table_statistics(own(max_rows=3, name="big"))
 
 
+def test_statistics_fit_a_secure_session_of_any_size(own):
+    from secure.fixedpoint import check_capacity, decode_statistic, encode_statistic
+    from secure.types import Block, VectorSpec
+
+    silo = own()
+    spec = table_statistics_spec(silo.schema)
+    check_capacity(VectorSpec(1, (Block("none", 0, 8.0, 0),), (), spec), 128)
+    values = table_statistics(silo)
+    sums = [
+        decode_statistic(item, 5 * encode_statistic(item, value), 5) for item, value in zip(spec, values, strict=True)
+    ]
+    np.testing.assert_allclose(sums, 5 * np.array(values), atol=1e-8)
+
+
+def test_printed_forms_hide_the_values(own):
+    silo = own()
+    moments = TableMoments.from_totals(silo.schema, table_statistics(silo))
+    for shown in (repr(silo), repr(apply_moments(silo, moments)), repr(moments)):
+        assert "values hidden" in shown
+        assert "tensor" not in shown
+        assert "70" not in shown
+
+
 def test_an_empty_silo_adds_nothing(own):
     empty = own(TEXT.splitlines()[0] + "\n", name="empty")
     assert set(table_statistics(empty)) == {0.0}
