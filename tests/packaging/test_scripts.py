@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+with_a_usable_python = pytest.mark.skipif(sys.version_info[:2] > (3, 11), reason="the scripts want Python 3.10 or 3.11")
 
 
 def run(*command: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -57,6 +58,7 @@ def test_no_python_at_all_is_one_clear_error(tmp_path: Path) -> None:
     assert "python3.11-venv" in done.stderr
 
 
+@with_a_usable_python
 def test_too_little_disk_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     env = {"PYTHON": sys.executable, "FEDGMI_VENV": str(tmp_path / "env"), "FEDGMI_MIN_GB": "1000000"}
     done = run("bash", "deploy/demo.sh", env=env)
@@ -87,6 +89,7 @@ def prepared(tmp_path: Path) -> Path:
     return venv
 
 
+@with_a_usable_python
 def test_a_second_start_installs_nothing(prepared: Path) -> None:
     done = run("bash", "-c", '. deploy/_environment.sh && prepare_environment && echo "$ENV_PYTHON"',
                env={"FEDGMI_VENV": str(prepared), "PYTHON": ""})  # fmt: skip
@@ -95,6 +98,7 @@ def test_a_second_start_installs_nothing(prepared: Path) -> None:
     assert done.stderr == ""
 
 
+@with_a_usable_python
 def test_a_changed_pin_installs_again(prepared: Path) -> None:
     (prepared / ".fedgmi-installed").write_text("of another day\n")
     # Without pip in the environment the install fails at once, which shows that it was tried, and says so.
