@@ -9,7 +9,7 @@ is therefore held to ``share · clip`` (``effective_clip``), not to ``clip``: th
 clip · 2^b ≤ 2^29 plus K/2 steps of rounding, a quarter of what int32 holds, whatever K is. Holding each silo to the
 full ``clip`` would void this proof from four silos on.
 
-Metrics live in Z_2^64 (bound × K must fit), statistics in the Shamir field, made non-negative by an offset.
+Metrics live in Z_2^64 (bound × K must fit), statistics in the field of the totals, made non-negative by an offset.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from secure.errors import CapacityError, InputError
 from secure.gate import MAX_SILOS, MIN_SILOS
-from secure.shamir import PACK_BITS
 from secure.types import MetricSpec, StatisticSpec, VectorSpec
 
 FRACTION_BITS = 29
@@ -32,6 +31,9 @@ FRACTION_BITS = 29
 
 MAX_COORDINATES = 1 << 32
 """Longest vector: 16 GiB an upload, and far from the counter's end of one mask stream."""
+
+STATISTIC_BITS = 126
+"""Largest sum of a statistic: an element of the totals' field, GF(2^127 − 1) (``protocol/field.py``)."""
 
 _CLIP_EXPONENTS = range(-60, 61)
 """⌈log2 clip⌉ of usable clips: scale and scaled values stay normal float32 numbers."""
@@ -282,7 +284,7 @@ def _check_blocks(spec: VectorSpec, cohort_size: int) -> None:
 
 
 def _check_scalars(spec: VectorSpec, cohort_size: int) -> None:
-    """Metrics: bound × K below 2^63 steps. Statistics: the sum fits a packed field element."""
+    """Metrics: bound × K below 2^63 steps. Statistics: the sum fits the totals' field."""
     scalars: list[MetricSpec | StatisticSpec] = [*spec.metrics, *spec.statistics]
     for kind in (spec.metrics, spec.statistics):
         names = [scalar.name for scalar in kind]
@@ -297,7 +299,7 @@ def _check_scalars(spec: VectorSpec, cohort_size: int) -> None:
             fits = _limit_steps(scalar.bound, scalar.resolution) * cohort_size < 1 << 63
             fits = fits and (scalar.component is None or 0 <= scalar.component < spec.components)
         else:
-            fits = statistic_width(scalar, cohort_size) <= PACK_BITS
+            fits = statistic_width(scalar, cohort_size) <= STATISTIC_BITS
         if not fits:
             raise CapacityError(
                 f"{kind_name} {scalar.name}: sums of {cohort_size} silos do not fit; raise its resolution or lower its "

@@ -3,6 +3,7 @@
 Feasibility for K silos on the complete graph (secure-aggregation.md): quorum q = ⌊2K/3⌋ + 1, threshold t = q.
 
 * 2q > K + c: two quorums share an honest silo, so a lying server cannot get two survivor sets signed.
+* t > 2c: totals are shared with threshold t − c, so that c of t sub-sums expose a liar, and must stay hidden from c.
 * drops ≤ K − q: the quorum must survive.
 * drops + c + 2 ≤ K: otherwise the gate could never open.
 """
@@ -67,16 +68,6 @@ def size_classes(samples: Sequence[float], min_samples: int) -> tuple[int, ...]:
     return tuple(size_class(n, min_samples) for n in samples)
 
 
-def weight_width(cohort_size: int) -> int:
-    """Bits of a sum of size classes over the cohort, for ``shamir.pack_totals``."""
-    return (MAX_CLASS * cohort_size).bit_length()
-
-
-def holder_width(cohort_size: int) -> int:
-    """Bits of a number of holders, for ``shamir.pack_totals``."""
-    return max(1, cohort_size.bit_length())
-
-
 def open_components(holders: Sequence[int], rules: Rules) -> tuple[bool, ...]:
     """Component j is open iff its holders H^j reach max(min_contributors, max_drops + c + 2)."""
     gate = rules.gate()
@@ -133,9 +124,13 @@ def feasibility(k: int) -> Feasible:
     if k > MAX_SILOS:
         return Feasible(k, 0, 0, -1, 0, f"{k} silos: the complete graph of pairwise masks ends at {MAX_SILOS}")
     quorum = 2 * k // 3 + 1
-    colluders = min(2 * quorum - k - 1, k - 2)
     drops = max(0, min(k - quorum, k - 3))
-    return Feasible(k, quorum, quorum, colluders, drops)
+    return Feasible(k, quorum, quorum, min(_most_colluders(k, quorum), k - 2), drops)
+
+
+def _most_colluders(k: int, quorum: int) -> int:
+    """Largest c with 2q > K + c and t > 2c (t = q)."""
+    return min(2 * quorum - k - 1, (quorum - 1) // 2)
 
 
 def infeasible(k: int, rules: Rules) -> list[str]:
@@ -144,9 +139,9 @@ def infeasible(k: int, rules: Rules) -> list[str]:
     if not case.ok:
         return [case.reason]
     problems = _odd_values(rules)
-    most = 2 * case.quorum - k - 1
+    most = _most_colluders(k, case.quorum)
     if rules.colluders > most:
-        problems.append(f"{k} silos withstand at most {most} colluders (2q > K + c, q = {case.quorum})")
+        problems.append(f"{k} silos withstand at most {most} colluders (2q > K + c and q > 2c, q = {case.quorum})")
     if rules.max_drops > k - case.quorum:
         problems.append(f"{k} silos survive at most {k - case.quorum} drops (quorum {case.quorum})")
     if rules.gate() > k:

@@ -116,7 +116,11 @@ class _FolderStore:
             raise JournalError(f"{self.where(name)} cannot be written: {error.strerror}") from None
 
     def bindings(self) -> list[str]:
-        return sorted(f"{_BINDINGS}/{path.name}" for path in (self._folder / _BINDINGS).glob("*.json"))
+        try:
+            names = os.listdir(self._folder / _BINDINGS)
+        except OSError as error:
+            raise JournalError(f"{self.where(_BINDINGS)} cannot be read: {error.strerror}") from None
+        return sorted(f"{_BINDINGS}/{name}" for name in names if name.endswith(".json"))
 
     def where(self, name: str) -> str:
         return str(self._folder / name)
@@ -139,8 +143,7 @@ class Journal:
                 if self._store.bindings():
                     raise self._damaged(_HEAD, "is missing although bindings exist")
                 self._write(_HEAD, {"runs": {}, "roster": {"version": 0, "digest": ""}, "bindings": 0})
-            self._head()
-            for name in self._store.bindings():
+            for name in self._complete(self._head()):
                 self._read(name)
 
     def __repr__(self) -> str:
@@ -168,7 +171,7 @@ class Journal:
                     "a restarted silo waits for the next"
                 )
             head["runs"][run_id] = [*step, group]
-            head["bindings"] = len(self._store.bindings())
+            head["bindings"] = len(self._complete(head))
             self._write(_HEAD, head)
 
     def last(self, run_id: str) -> tuple[int, int, int] | None:
@@ -271,10 +274,14 @@ class Journal:
             return int(self._head()["roster"]["version"])
 
     def _head(self) -> dict[str, Any]:
-        head = self._read(_HEAD)
-        if len(self._store.bindings()) < head["bindings"]:
+        return self._read(_HEAD)
+
+    def _complete(self, head: dict[str, Any]) -> list[str]:
+        """Names of the bindings, of which none is ever deleted: fewer than the head counted means lost files."""
+        names = self._store.bindings()
+        if len(names) < head["bindings"]:
             raise self._damaged(_BINDINGS, "has lost files")
-        return head
+        return names
 
     def _binding(self, start_digest: bytes) -> tuple[str, dict[str, Any]]:
         if len(start_digest) != 32:

@@ -1,30 +1,23 @@
-"""Shamir's secret sharing over GF(2^521 − 1), additively homomorphic.
+"""Shamir's secret sharing over GF(2^521 − 1): self-mask seeds and masking keys, t of K.
 
-Why this prime: 2^521 − 1 is the smallest Mersenne prime above 2^256 with room to spare. It holds a 32-byte secret, and
-as a total about 65 bytes of packed values; reduction is a mask and a shift; and no packed total can wrap, as
-``pack_totals`` keeps below 2^520. A silo's share abscissa is its roster id (never zero).
-
-Sums of shares are shares of sums: silos add up, per holder, the shares they received of their peers' packed totals, and
-any t of these sums give the sum of the totals. Fields never spill over, because the widths given to ``pack_totals``
-are those of the *sum* over the cohort.
+Why this prime: 2^521 − 1 is the smallest Mersenne prime above 2^256, so it holds any 32-byte secret, its primality has
+been known since 1952, and reduction is a mask and a shift. A silo's share abscissa is its roster id (never zero).
+Totals have a smaller field of their own (``protocol/field.py``), where each number is an element.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from secure.errors import CapacityError, InputError, ProtocolError
+from secure.errors import InputError, ProtocolError
 from secure.keys import RandomBytes, random_bytes
 
 BITS = 521
 PRIME = (1 << BITS) - 1
 SHARE_BYTES = 66
 """Bytes of one encoded share."""
-
-PACK_BITS = 520
-"""Bits of packed totals that one field element carries without ever wrapping."""
 
 _MAX_HOLDER = 65535
 
@@ -147,11 +140,6 @@ def combine(shares: Mapping[int, int]) -> int:
     return interpolate(shares, 0)
 
 
-def add_shares(shares: Iterable[int]) -> int:
-    """Share of the sum, from one holder's shares of each summand."""
-    return _reduce(sum(shares))
-
-
 def encode_share(share: int) -> bytes:
     """66 bytes, big-endian."""
     return share.to_bytes(SHARE_BYTES, "big")
@@ -167,63 +155,3 @@ def decode_share(data: bytes) -> int:
     if len(data) != SHARE_BYTES or value >= PRIME:
         raise ProtocolError("not an encoded share")
     return value
-
-
-def _slots(widths: Sequence[int]) -> list[tuple[int, int]]:
-    """(element, bit offset) of each value: first fit in order, never across two elements."""
-    places, element, offset = [], 0, 0
-    for width in widths:
-        if not 1 <= width <= PACK_BITS:
-            raise CapacityError(f"a packed total is {width} bits wide; 1 … {PACK_BITS} fit a field element")
-        if offset + width > PACK_BITS:
-            element, offset = element + 1, 0
-        places.append((element, offset))
-        offset += width
-    return places
-
-
-def packed_elements(widths: Sequence[int]) -> int:
-    """How many field elements ``pack_totals`` needs for these widths (0 for none)."""
-    places = _slots(widths)
-    return places[-1][0] + 1 if places else 0
-
-
-def pack_totals(values: Sequence[int], widths: Sequence[int]) -> tuple[int, ...]:
-    """Pack non-negative integers at fixed bit offsets of as few field elements as needed (each below 2^520).
-
-    Args:
-        values: 0 ≤ value < 2^width; signed values by an offset (``fixedpoint.encode_statistic``).
-        widths: bits of each value *summed over the cohort*, so that sums never spill into the neighbour.
-
-    Raises:
-        InputError: numbers of values and widths differ, or a value is negative or too wide.
-        CapacityError: a width does not fit a field element.
-    """
-    if len(values) != len(widths):
-        raise InputError(f"{len(values)} totals for {len(widths)} widths")
-    packed = [0] * packed_elements(widths)
-    for (element, offset), value, width in zip(_slots(widths), values, widths, strict=True):
-        if not 0 <= value < 1 << width:
-            raise InputError(f"a total does not fit its {width} bits")
-        packed[element] |= value << offset
-    return tuple(packed)
-
-
-def unpack_totals(packed: Sequence[int], widths: Sequence[int]) -> tuple[int, ...]:
-    """Undo ``pack_totals`` (also on sums of packed totals).
-
-    Raises:
-        ProtocolError: another number of elements, or bits beyond the declared widths (a peer lied about a share).
-        CapacityError: a width does not fit a field element.
-    """
-    places = _slots(widths)
-    if len(packed) != packed_elements(widths):
-        raise ProtocolError("another number of packed totals than declared")
-    used = [0] * len(packed)
-    for (element, offset), width in zip(places, widths, strict=True):
-        used[element] = offset + width
-    if any(not 0 <= value < 1 << bits for value, bits in zip(packed, used, strict=True)):
-        raise ProtocolError("packed totals exceed their declared widths")
-    return tuple(
-        packed[element] >> offset & (1 << width) - 1 for (element, offset), width in zip(places, widths, strict=True)
-    )

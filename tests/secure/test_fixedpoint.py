@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from secure import fixedpoint as fp
 from secure.errors import CapacityError, InputError
 from secure.gate import MAX_SILOS
+from secure.protocol import field
 from secure.types import Block, MetricSpec, StatisticSpec, VectorSpec
 
 CHUNK = 65536
@@ -345,13 +346,20 @@ class TestCapacity:
             (spec(metrics=[MetricSpec("m", 1.0, 0.5, 3)]), "metric m"),
             (spec(metrics=[MetricSpec("m", 1.0, 0.5), MetricSpec("m", 1.0, 0.5)]), "distinct"),
             (spec(statistics=[StatisticSpec("s", 1e300, 1e-5)]), "statistic s"),
-            (spec(statistics=[StatisticSpec("s", 1e150, 1e-150)]), "statistic s.*resolution"),
+            (spec(statistics=[StatisticSpec("s", 1e20, 1e-20)]), "statistic s.*resolution"),
             (spec(statistics=[StatisticSpec("s", 1.0, -1.0)]), "statistic s"),
         ],
     )
     def test_refusals_name_the_culprit(self, layout, words):
         with pytest.raises(CapacityError, match=words):
             fp.check_capacity(layout, 10)
+
+    def test_statistic_limit_is_sharp(self):
+        """Two-sided sums of K silos stay below the field of the totals, 2^127 − 1; the next power of two is refused."""
+        fp.check_capacity(spec(statistics=[StatisticSpec("s", 2.0**121, 1.0)]), 15)
+        with pytest.raises(CapacityError, match="statistic s"):
+            fp.check_capacity(spec(statistics=[StatisticSpec("s", 2.0**121, 1.0)]), 16)
+        assert 2**fp.STATISTIC_BITS < field.PRIME
 
     def test_metric_limit_is_sharp(self):
         """The largest bound that fits 2^63 for K silos passes; twice that is refused."""

@@ -107,26 +107,21 @@ class TestGate:
         with pytest.raises(InputError):
             gate.capped_share(own, total, w_max)
 
-    def test_widths_hold_the_largest_sums(self):
-        for silos in (3, 4, 7, 8, 127, 128):
-            assert gate.MAX_CLASS * silos < 1 << gate.weight_width(silos)
-            assert silos < 1 << gate.holder_width(silos)
-
 
 class TestFeasibility:
     @pytest.mark.parametrize(
         ("silos", "quorum", "colluders", "drops"),
-        # By hand: q = ⌊2K/3⌋ + 1; c ≤ min(2q − K − 1, K − 2); drops ≤ min(K − q, K − 3).
+        # By hand: q = ⌊2K/3⌋ + 1; c ≤ min(2q − K − 1, (q − 1) / 2, K − 2); drops ≤ min(K − q, K − 3).
         [
             (3, 3, 1, 0),
             (4, 3, 1, 1),
-            (5, 4, 2, 1),
-            (6, 5, 3, 1),
+            (5, 4, 1, 1),
+            (6, 5, 2, 1),
             (7, 5, 2, 2),
             (10, 7, 3, 3),
-            (12, 9, 5, 3),
+            (12, 9, 4, 3),
             (100, 67, 33, 33),
-            (128, 86, 43, 42),
+            (128, 86, 42, 42),
         ],
     )
     def test_by_hand(self, silos, quorum, colluders, drops):
@@ -140,7 +135,7 @@ class TestFeasibility:
         case = gate.feasibility(silos)
         q = case.quorum
         assert 2 * q > silos + case.max_colluders  # two quorums share an honest silo
-        assert case.threshold > case.max_colluders  # colluders alone rebuild nothing
+        assert case.threshold > 2 * case.max_colluders  # neither secrets nor totals fall to colluders alone
         assert silos - case.max_drops >= q  # the quorum survives
         ok = Rules(colluders=min(1, case.max_colluders), max_drops=case.max_drops, min_contributors=2)
         assert gate.infeasible(silos, ok) == []

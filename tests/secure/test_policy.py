@@ -79,7 +79,7 @@ class TestCheck:
             (with_rules(min_samples=7), "min_samples 7 is less"),
             (with_rules(w_max=0.51), "w_max 0.51 is more"),
             (with_rules(w_max=float("nan")), "w_max nan is more"),
-            (with_rules(colluders=4), "colluders (2q"),
+            (with_rules(colluders=3), "colluders (2q"),
             (with_rules(min_contributors=7), "gate of 7"),
             (proposal(cohort=tuple(range(1, 130))), "128"),
         ],

@@ -1,16 +1,15 @@
-"""Shamir sharing: a hand-computed example, exactness, thresholds, linearity, packing."""
+"""Shamir sharing: a hand-computed example, exactness, thresholds, encodings."""
 
 import os
-import random as plain_random
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from secure import shamir
-from secure.errors import CapacityError, InputError, ProtocolError
-from secure.shamir import PACK_BITS, PRIME, add_shares, combine, interpolate, pack_totals, split, unpack_totals
+from secure.errors import InputError, ProtocolError
+from secure.shamir import PRIME, combine, interpolate, split
 
 holders_sets = st.lists(st.integers(1, 65535), min_size=1, max_size=12, unique=True)
 
@@ -65,15 +64,6 @@ def test_one_share_too_few_misses(secret, threshold):
     shares = split(secret, threshold, range(1, threshold + 1))
     del shares[threshold]
     assert combine(shares) != secret  # equal with chance 2^-521
-
-
-@given(st.lists(st.integers(0, PRIME - 1), min_size=1, max_size=6), st.integers(1, 7))
-def test_sums_of_shares_are_shares_of_sums(secrets, threshold):
-    holders = range(1, 8)
-    dealt = [split(secret, threshold, holders) for secret in secrets]
-    summed = {holder: add_shares(shares[holder] for shares in dealt) for holder in holders}
-    chosen = {holder: summed[holder] for holder in plain_random.Random(0).sample(list(holders), threshold)}
-    assert combine(chosen) == sum(secrets) % PRIME
 
 
 @given(st.integers(0, PRIME - 1), st.integers(1, 6))
@@ -146,52 +136,6 @@ def test_share_encoding():
     for data in (b"", bytes(65), bytes(67), PRIME.to_bytes(66, "big"), b"\xff" * 66):
         with pytest.raises(ProtocolError):
             shamir.decode_share(data)
-
-
-widths_lists = st.lists(st.integers(1, 200), max_size=12)
-
-
-@given(widths_lists, st.data())
-def test_packing_round_trip(widths, data):
-    values = [data.draw(st.integers(0, (1 << width) - 1)) for width in widths]
-    packed = pack_totals(values, widths)
-    assert len(packed) == shamir.packed_elements(widths)
-    assert all(0 <= element < 1 << PACK_BITS for element in packed)
-    assert list(unpack_totals(packed, widths)) == values
-
-
-@settings(max_examples=30)
-@given(st.lists(st.integers(4, 60), min_size=1, max_size=12), st.integers(3, 128), st.data())
-def test_packed_sums_through_the_whole_pipeline(bits, silos, data):
-    """Pack, share, add share-wise, combine, unpack: equals the plain sums; all fields at their largest value too."""
-    widths = [(((1 << b) - 1) * silos).bit_length() for b in bits]
-    largest = data.draw(st.booleans())
-    rng = plain_random.Random(data.draw(st.integers(0, 1 << 30)))
-    rows = [[(1 << b) - 1 if largest else rng.randrange(1 << b) for b in bits] for _ in range(silos)]
-    packed = [pack_totals(row, widths) for row in rows]
-    sums = []
-    for element in range(shamir.packed_elements(widths)):
-        dealt = [split(p[element], 3, [1, 2, 3, 4]) for p in packed]
-        sums.append(combine({h: add_shares(shares[h] for shares in dealt) for h in (1, 3, 4)}))
-    assert list(unpack_totals(sums, widths)) == [sum(column) for column in zip(*rows, strict=True)]
-
-
-def test_packing_never_splits_a_value():
-    assert pack_totals([1, 1], [PACK_BITS, 1]) == (1, 1)
-    assert pack_totals([1, 1], [PACK_BITS - 1, 1]) == (1 | 1 << PACK_BITS - 1,)
-    assert pack_totals([], []) == ()
-
-
-def test_packing_refusals():
-    for values, widths in (([1], [1, 1]), ([2], [1]), ([-1], [8])):
-        with pytest.raises(InputError):
-            pack_totals(values, widths)
-    for width in (0, PACK_BITS + 1):
-        with pytest.raises(CapacityError):
-            pack_totals([0], [width])
-    for packed in ([], [0, 0], [1 << 8], [-1], [PRIME - 1]):
-        with pytest.raises(ProtocolError):
-            unpack_totals(packed, [8])
 
 
 def test_fast_enough_for_a_hundred_silos():
