@@ -89,9 +89,13 @@ def replace_folder(folder: Path, files: Mapping[str, bytes], last: str) -> None:
     settle(folder, last)
     new, old = _beside(folder, "new"), _beside(folder, "old")
     new.mkdir()
-    for name in [*(name for name in files if name != last), last]:
-        _write_flushed(new / name, files[name])
-    _flush_folder(new)
+    try:
+        for name in [*(name for name in files if name != last), last]:
+            _write_flushed(new / name, files[name])
+        _flush_folder(new)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     _flush_folder(folder.parent)
     if folder.exists():
         _step("rename-old")
