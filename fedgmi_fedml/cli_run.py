@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,23 @@ from fedgmi_fedml.cli_config import config_argument, set_option
 from fedgmi_fedml.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
+    from fedgmi_fedml.deliver import Prediction
     from fedgmi_fedml.summary import Audience
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _RUN = click.Path(exists=True, file_okay=False, path_type=Path)
+_FILE = click.Path(exists=True, path_type=Path)
+_OUTPUT = click.Path(dir_okay=False, path_type=Path)
+_GATING = click.option(
+    "--gating",
+    type=click.Choice(["mixture", "map"]),
+    default="mixture",
+    show_default=True,
+    help="All experts by responsibility, or the most responsible one only.",
+)
+_WHICH = click.option(
+    "--which", type=click.Choice(["best", "final"]), default="best", show_default=True, help="Which saved models."
+)
 
 
 @click.command()
@@ -61,6 +75,72 @@ def report(run: Path, audience: Audience | None) -> None:
     page = write_report(run, audience)
     click.echo(terminal_summary(load_summary(run)))
     click.echo(f"report: {page}")
+
+
+@click.command()
+@click.argument("run", type=_RUN)
+@click.argument("samples", metavar="FILE", type=_FILE)
+@click.option("--silo", metavar="NAME", help="Use this silo's mixture proportions.")
+@click.option(
+    "--proportions-from",
+    type=_FILE,
+    help="For a silo that never trained: estimate its proportions from these unlabelled samples. [default: FILE]",
+)
+@_GATING
+@_WHICH
+@click.option("--out", type=_OUTPUT, help="Write predictions here, as .csv or .npz. [default: print them as CSV]")
+@click.option("--passes", type=click.IntRange(min=1), default=20, show_default=True, help="EM passes of the estimate.")
+def predict(
+    run: Path, samples: Path, silo: str | None, proportions_from: Path | None, gating: str, which: str,
+    out: Path | None, passes: int,
+) -> None:  # fmt: skip
+    """Personalised predictions for the samples in FILE, by the finished run in folder RUN.
+
+    FILE is an npz, a CSV, an image or a folder of images, as in the run's data source. Without --silo the mixture
+    proportions are estimated from unlabelled samples; nothing is trained, and labels are used for the accuracy only.
+    """
+    from fedgmi_fedml.deliver import predict as predict_samples
+
+    made = predict_samples(
+        run, samples, silo=silo, proportions_from=proportions_from, gating=gating, which=which, output=out,
+        passes=passes,
+    )  # fmt: skip
+    if out is None:
+        click.echo(_as_csv(made), nl=False)
+    shares = ", ".join(f"{share:.3f}" for share in made.alpha)
+    notes = [f"{len(made.names)} samples; mixture proportions {shares} ({made.alpha_source})"]
+    if made.accuracy is not None:
+        notes.append(f"accuracy {made.accuracy:.4f}, from the labels in the file")
+    if made.skipped:
+        notes.append(f"{len(made.skipped)} unreadable files left out: {', '.join(made.skipped[:3])} …")
+    for note in [*notes, *([f"written to {out}"] if out is not None else [])]:
+        click.echo(note, err=True)
+
+
+def _as_csv(prediction: Prediction) -> str:
+    """What ``save`` would write."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "predictions.csv"
+        prediction.save(file)
+        return file.read_text(encoding="utf-8")
+
+
+@click.command()
+@click.argument("run", type=_RUN)
+@click.argument("out", type=_FOLDER)
+@click.option(
+    "--format", type=click.Choice(["safetensors", "onnx"]), default="safetensors", show_default=True,
+    help="safetensors: the models and a manifest. onnx: also the whole personalised predictor, checked.",
+)  # fmt: skip
+@click.option("--silo", metavar="NAME", help="Whose mixture proportions the predictor carries.")
+@_GATING
+@_WHICH
+def export(run: Path, out: Path, format: str, silo: str | None, gating: str, which: str) -> None:
+    """Write the models of the finished run in folder RUN into the new folder OUT, for use elsewhere."""
+    from fedgmi_fedml.deliver import export as export_models
+
+    for file in export_models(run, out, format=format, which=which, silo=silo, gating=gating):
+        click.echo(file)
 
 
 def _config_of(out: Path | None, resume: bool) -> str:

@@ -393,8 +393,82 @@ class TestBench:
 def test_every_command_that_help_lists_can_be_loaded() -> None:
     context = click.Context(cli.fedgmi)
     for name in cli.COMMANDS:
-        if name in ("predict", "export"):  # their implementation is checked with them
-            continue
         command = cli.fedgmi.get_command(context, name)
         assert command is not None
         assert command.name == name
+
+
+class TestDeliver:
+    """``predict`` and ``export`` pass everything on; what they do is tested with ``deliver``."""
+
+    class Made:
+        """Three predictions."""
+
+        names = ("a", "b", "c")
+        alpha = (0.25, 0.75)
+        alpha_source = "silo clinic"
+        accuracy: float | None = 0.5
+        skipped: tuple[str, ...] = ()
+
+        def save(self, file: Path) -> None:
+            file.write_text("sample,class\na,1\n")
+
+    @pytest.fixture
+    def seen(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+        seen: dict[str, object] = {}
+        module = types.ModuleType("fedgmi_fedml.deliver")
+
+        def predict(*args: object, **kwargs: object) -> object:
+            seen.update(kwargs, args=args)
+            return self.Made()
+
+        def export(*args: object, **kwargs: object) -> list[Path]:
+            seen.update(kwargs, args=args)
+            return [Path("a.onnx"), Path("b.onnx")]
+
+        vars(module).update(predict=predict, export=export)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return seen
+
+    def test_predict_prints_a_table_and_says_with_what(self, run: Run, seen: dict[str, object], tmp_path: Path) -> None:
+        (tmp_path / "new.npz").touch()
+        done = run("predict", str(tmp_path), str(tmp_path / "new.npz"), "--silo", "clinic", "--gating", "map")
+        assert done.code == 0
+        assert done.out == "sample,class\na,1\n"
+        assert "3 samples; mixture proportions 0.250, 0.750 (silo clinic)" in done.err
+        assert "accuracy 0.5000" in done.err
+        assert seen == {
+            "args": (tmp_path, tmp_path / "new.npz"),
+            "silo": "clinic",
+            "proportions_from": None,
+            "gating": "map",
+            "which": "best",
+            "output": None,
+            "passes": 20,
+        }
+
+    def test_predict_into_a_file(self, run: Run, seen: dict[str, object], tmp_path: Path) -> None:
+        out = tmp_path / "out.csv"
+        done = run("predict", str(tmp_path), str(tmp_path), "--out", str(out), "--which", "final", "--passes", "5")
+        assert done.out == ""
+        assert f"written to {out}" in done.err
+        assert (seen["output"], seen["which"], seen["passes"]) == (out, "final", 5)
+
+    def test_export_names_its_files(self, run: Run, seen: dict[str, object], tmp_path: Path) -> None:
+        done = run("export", str(tmp_path), str(tmp_path / "new"), "--format", "onnx", "--silo", "clinic")
+        assert done.out == "a.onnx\nb.onnx\n"
+        assert seen == {
+            "args": (tmp_path, tmp_path / "new"),
+            "format": "onnx",
+            "silo": "clinic",
+            "gating": "mixture",
+            "which": "best",
+        }
+
+    @pytest.mark.parametrize(
+        "args",
+        [["predict", "nowhere", "x"], ["predict", ".", "nowhere.npz"], ["export", ".", "x", "--format", "pickle"]],
+    )
+    def test_bad_input(self, run: Run, seen: dict[str, object], args: list[str]) -> None:
+        assert run(*args).code == 2
+        assert not seen
