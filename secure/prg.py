@@ -27,7 +27,8 @@ from secure.keys import KEY_BYTES, _Secretive
 CHUNK = 65536
 """Elements of one chunk: 64 Ki, i.e. 256 KiB of 32-bit words."""
 
-_ZEROS = memoryview(bytes(4 * CHUNK))
+_PIECE = 4 * CHUNK
+_ZEROS = memoryview(bytes(8 * CHUNK))
 
 
 class MaskStream(_Secretive):
@@ -58,12 +59,12 @@ class MaskStream(_Secretive):
             InputError: read-only or not contiguous.
         """
         view = _byte_view(buffer)
-        for start in range(0, len(view), len(_ZEROS)):
-            piece = view[start : start + len(_ZEROS)]
-            self._fill(piece)
+        for start in range(0, len(view), _PIECE):
+            piece = view[start : start + _PIECE]
+            self._fill(piece, _ZEROS[: len(piece)])
 
-    def _fill(self, piece: memoryview) -> None:
-        zeros = _ZEROS[: len(piece)]
+    def _fill(self, piece: memoryview, zeros: memoryview) -> None:
+        """Encrypt ``zeros`` into ``piece``, both of one length."""
         try:
             self._encryptor.update_into(zeros, piece)
         except ValueError:  # cryptography < 45 wants 15 spare bytes even in counter mode, and says so before it starts
@@ -93,19 +94,21 @@ def accumulate(
     """Add and subtract the next ``len(chunk)`` words of each stream, modulo 2^32 or 2^64, in place.
 
     Args:
-        chunk: uint32 or uint64, contiguous, at most ``len(scratch)`` elements.
+        chunk: uint32 or uint64, contiguous, at most ``len(scratch)`` and CHUNK elements.
         added, subtracted: streams of the peers; the order does not matter.
         scratch: same dtype as ``chunk``; overwritten.
 
     Raises:
         InputError: dtypes differ, are not unsigned, or the chunk is longer than the scratch.
     """
-    if chunk.dtype != scratch.dtype or chunk.dtype.kind != "u" or chunk.size > scratch.size:
+    if chunk.dtype != scratch.dtype or chunk.dtype.kind != "u" or chunk.size > min(scratch.size, CHUNK):
         raise InputError("chunk and scratch must be of one unsigned dtype, the chunk no longer than the scratch")
     mask = scratch[: chunk.size]
+    view = _byte_view(mask)
+    zeros = _ZEROS[: len(view)]
     for stream in added:
-        stream.into(mask)
-        np.add(chunk, mask, out=chunk)
+        stream._fill(view, zeros)
+        np.add(chunk, mask, chunk)
     for stream in subtracted:
-        stream.into(mask)
-        np.subtract(chunk, mask, out=chunk)
+        stream._fill(view, zeros)
+        np.subtract(chunk, mask, chunk)

@@ -149,6 +149,7 @@ def test_accumulate_refuses_mismatches():
         (np.zeros(4, np.uint64), new_scratch()),
         (np.zeros(4, np.float32), np.zeros(4, np.float32)),
         (np.zeros(CHUNK + 1, np.uint32), new_scratch()),
+        (np.zeros(CHUNK + 1, np.uint32), np.zeros(CHUNK + 1, np.uint32)),
     ):
         with pytest.raises(InputError):
             accumulate(chunk, [], [], scratch)
