@@ -153,7 +153,7 @@ class Prediction:
     @property
     def predicted(self) -> npt.NDArray[np.int64]:
         """The most probable class of every sample, (B,)."""
-        return self.probabilities.argmax(axis=1).astype(np.int64)
+        return np.asarray(self.probabilities.argmax(axis=1), dtype=np.int64)
 
     @property
     def accuracy(self) -> float | None:

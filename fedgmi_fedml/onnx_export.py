@@ -69,6 +69,9 @@ class _Score(nn.Module):
 class _Predictor(nn.Module):
     """p_i(y|x) = Σ_j r_i^j(x) p(y|x; w_j) as one graph; everything after the losses in float64, as in ``affinity``."""
 
+    offset: torch.Tensor
+    alpha: torch.Tensor | None
+
     def __init__(self, delivery: Delivery, kind: str, gating: str, alpha: torch.Tensor | None) -> None:
         super().__init__()
         self.scores = nn.ModuleList(_Score(vae, kind) for vae in delivery.vaes)
@@ -80,7 +83,10 @@ class _Predictor(nn.Module):
         self.register_buffer("alpha", alpha)
 
     def forward(self, x: torch.Tensor, alpha: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        given = (self.alpha if alpha is None else alpha).double()  # type: ignore[union-attr, operator]
+        given = self.alpha if alpha is None else alpha
+        if given is None:
+            raise ValueError("no mixture proportions")
+        given = given.double()
         lifted = (given / given.sum()).clamp_min(PROPORTION_FLOOR / len(self.scores))
         losses = torch.stack([score(x)[0] for score in self.scores], dim=1).double()
         affinity = torch.log(lifted / lifted.sum()) - (losses - self.offset) / self.temperature
@@ -119,7 +125,8 @@ def _to_bytes(
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # the legacy exporter announces its age, and constants it has folded
             torch.onnx.export(
-                module.eval(), args, buffer, input_names=list(inputs), output_names=list(outputs), dynamic_axes=free,
+                module.eval(), args, buffer,  # type: ignore[arg-type] # a buffer is fine for the legacy exporter
+                input_names=list(inputs), output_names=list(outputs), dynamic_axes=free,
                 opset_version=_OPSET, dynamo=False,
             )  # fmt: skip
     except Exception as error:

@@ -86,9 +86,12 @@ class SecureSummary(_Strict):
     partial_rounds: Count = None
 
 
-_ALL = {"audiences": ["server", "silo", "simulation"]}
-_OWN = {"audiences": ["silo", "simulation"]}
-_TRUTH = {"audiences": ["simulation"]}
+_OWN = (
+    "expert_accuracy", "specialisation_gap", "effective_components", "misassignment_rate", "samples_used",
+    "samples_skipped",
+)  # fmt: skip
+_TRUTH = ("alpha_mae", "partition_accuracy", "oracle_accuracy")
+_HIDDEN: dict[Audience, tuple[str, ...]] = {"server": _OWN + _TRUTH, "silo": _TRUTH, "simulation": ()}
 
 
 class RunSummary(_Strict):
@@ -116,17 +119,17 @@ class RunSummary(_Strict):
     status: Literal["finished", "stopped_early", "interrupted", "failed"] = "finished"
     components: Count = None
     silos: Count = None
-    alpha_mae: Number = Field(None, json_schema_extra=_TRUTH)
-    partition_accuracy: Number = Field(None, json_schema_extra=_TRUTH)
-    expert_accuracy: Matrix = Field(None, json_schema_extra=_OWN)
-    specialisation_gap: Number = Field(None, json_schema_extra=_OWN)
+    alpha_mae: Number = None
+    partition_accuracy: Number = None
+    expert_accuracy: Matrix = None
+    specialisation_gap: Number = None
     personalised_accuracy: Number = None
     pooled_accuracy: ByName = Field(default_factory=dict)
-    oracle_accuracy: Number = Field(None, json_schema_extra=_TRUTH)
-    effective_components: Number = Field(None, json_schema_extra=_OWN)
-    misassignment_rate: Number = Field(None, json_schema_extra=_OWN)
-    samples_used: Count = Field(None, json_schema_extra=_OWN)
-    samples_skipped: Count = Field(None, json_schema_extra=_OWN)
+    oracle_accuracy: Number = None
+    effective_components: Number = None
+    misassignment_rate: Number = None
+    samples_used: Count = None
+    samples_skipped: Count = None
     rounds: Count = None
     best_round: Count = None
     wall_seconds: Number = None
@@ -142,12 +145,7 @@ class RunSummary(_Strict):
     def for_audience(self, audience: Audience) -> RunSummary:
         """A copy without the figures that ``audience`` must not hold. A server never learns the pooled accuracy of
         an oracle either: it needs the true components."""
-        empty = type(self)()
-        hidden = {
-            name: getattr(empty, name)
-            for name, field in type(self).model_fields.items()
-            if audience not in ((field.json_schema_extra or _ALL)["audiences"])
-        }
+        hidden: dict[str, Any] = dict.fromkeys(_HIDDEN[audience])
         if audience != "simulation":
             hidden["pooled_accuracy"] = {k: v for k, v in self.pooled_accuracy.items() if k != "oracle"}
         return self.model_copy(update={**hidden, "view": audience})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from fedgmi_fedml.report.context import Context, numbers
 from fedgmi_fedml.report.markup import Markup, figure, table, tag
@@ -13,6 +14,8 @@ from fedgmi_fedml.report.svg import heat_map
 from fedgmi_fedml.report.words import decimal, percent
 
 __all__ = ["candidate_figure", "expert_figure", "sample_figure", "separability_figure"]
+
+Floats = npt.NDArray[np.float64]
 
 _MOST_SAMPLES, _ACROSS, _MOST_FEATURES = 32, 16, 24
 
@@ -45,7 +48,7 @@ def sample_figure(context: Context) -> Markup | None:
     return figure("What each component looks like", tag("div", *rows, class_="sheet"), note, wide=True)
 
 
-def _profile(context: Context, samples: np.ndarray) -> Markup:
+def _profile(context: Context, samples: Floats) -> Markup:
     """Tables: the features in which components differ most, as mean of the decoded samples."""
     means = np.nan_to_num(samples.reshape(samples.shape[0], samples.shape[1], -1).mean(axis=1))
     order = np.argsort(-np.ptp(means, axis=0), kind="stable")[:_MOST_FEATURES]
@@ -63,7 +66,7 @@ def _profile(context: Context, samples: np.ndarray) -> Markup:
     )
 
 
-def _divergences(matrix: np.ndarray) -> tuple[list[list[float | None]], list[list[str]]]:
+def _divergences(matrix: Floats) -> tuple[list[list[float | None]], list[list[str]]]:
     """Strength of colour (logarithmic) and text of every pair; the diagonal stays empty."""
     known = [[None if r == c else value for c, value in enumerate(numbers(row))] for r, row in enumerate(matrix)]
     top = max((value for row in known for value in row if value is not None), default=1.0)

@@ -47,7 +47,7 @@ def _phase_table(context: Context) -> Markup | None:
         )
     if not rows:
         return None
-    spent = [
+    times = [
         summary.phase_seconds.get(name) or _total([r for r in own if r.get("phase") == name], "seconds")
         for name in names
     ]
@@ -55,7 +55,7 @@ def _phase_table(context: Context) -> Markup | None:
     up, down = _total(own, "bytes_up"), _total(own, "bytes_down")
     total = sum(everything) if everything else None if up is None else up + (down or 0)
     rows.append(
-        ["All", count(len(own) or None), seconds(sum(v for v in spent if v is not None) or None), "–", size(up),
+        ["All", count(len(own) or None), seconds(sum(v for v in times if v is not None) or None), "–", size(up),
          size(down), size(total)]
     )  # fmt: skip
     head = ["Phase", "Rounds", "Time", "A round", "Up", "Down", "Bytes in all"]

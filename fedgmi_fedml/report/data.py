@@ -68,8 +68,8 @@ class ReportData:
                 array = getattr(self, name)
                 if array is not None and len(array) != 1:
                     raise ValueError(f"a silo's report data must hold one silo's {name}, not {len(array)}")
-        hidden = {name: {} if name == "other_accuracy" else None for name in _HIDDEN[audience]}
-        return replace(self, **hidden)  # type: ignore[arg-type]
+        hidden: dict[str, Any] = {name: {} if name == "other_accuracy" else None for name in _HIDDEN[audience]}
+        return replace(self, **hidden)
 
     def partner(self, component: int) -> int | None:
         """The true component that a learned one was matched to; ``None`` for none. Without ``true_of``: the same."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 
-def contact_sheet(images: npt.NDArray[np.floating], columns: int, gap: int = 1) -> npt.NDArray[np.uint8]:
+def contact_sheet(images: npt.NDArray[Any], columns: int, gap: int = 1) -> npt.NDArray[np.uint8]:
     """Images (S, C, H, W) in [0, 1] side by side in rows of ``columns``, with ``gap`` mid-grey pixels between.
 
     Small images are enlarged by whole pixels to at least 28. One channel gives (h, w), three or more (h, w, 3);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from fedgmi_fedml.report.context import Context, numbers
 from fedgmi_fedml.report.markup import Markup, figure, join, table, tag
@@ -12,6 +13,8 @@ from fedgmi_fedml.report.svg import drawing, ticks
 from fedgmi_fedml.report.words import count, decimal, method, percent
 
 __all__ = ["accuracy_figure", "mixture_figure", "silo_table"]
+
+Floats = npt.NDArray[np.float64]
 
 _WIDTH, _LEFT, _TOP = 1040.0, 46.0, 10.0
 _OTHERS = (("fedavg", "c1"), ("local", "c3"), ("oracle", "c2"), ("ifca", "c4"), ("fedsoft", "c5"), ("fedem", "c6"))
@@ -36,9 +39,9 @@ def _frame(context: Context, silos: int, height: float, low: float, high: float)
     room = height - _TOP - _bottom(context, silos)
     right = _LEFT + _pitch(silos) * silos
     for value in ticks(low, high):
-        y = f"{_TOP + room * (high - value) / (high - low):.1f}"
-        out.append(tag("line", x1=_LEFT, x2=f"{right:.1f}", y1=y, y2=y, class_="grid"))
-        out.append(tag("text", f"{100 * value:.4g} %", x=_LEFT - 6, y=f"{float(y) + 4:.1f}", class_="ax end"))
+        at = _TOP + room * (high - value) / (high - low)
+        out.append(tag("line", x1=_LEFT, x2=f"{right:.1f}", y1=f"{at:.1f}", y2=f"{at:.1f}", class_="grid"))
+        out.append(tag("text", f"{100 * value:.4g} %", x=_LEFT - 6, y=f"{at + 4:.1f}", class_="ax end"))
     every = -(-silos // int((_WIDTH - _LEFT) / 17))
     slanted = _slanted(context, silos)
     for i in range(0, silos, max(1, every)):
@@ -76,7 +79,7 @@ def mixture_figure(context: Context) -> Markup | None:
     return figure(title, content, note if truth is not None else "", silo_table(context), wide=True)
 
 
-def _column(context: Context, silo: int, shares: np.ndarray, height: float) -> list[Markup]:
+def _column(context: Context, silo: int, shares: Floats, height: float) -> list[Markup]:
     silos = len(np.asarray(context.data.alpha))
     pitch, room = _pitch(silos), height - _TOP - _bottom(context, silos)
     out, below = [], 0.0
@@ -91,7 +94,7 @@ def _column(context: Context, silo: int, shares: np.ndarray, height: float) -> l
     return out
 
 
-def _notches(context: Context, silo: int, shares: np.ndarray, silos: int, height: float) -> list[Markup]:
+def _notches(context: Context, silo: int, shares: Floats, silos: int, height: float) -> list[Markup]:
     pitch, room = _pitch(silos), height - _TOP - _bottom(context, silos)
     out = []
     for j, edge in enumerate(np.cumsum(shares)[:-1]):
