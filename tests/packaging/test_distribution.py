@@ -88,8 +88,8 @@ def test_the_change_log_and_licence_are_up_to_date() -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy (so that nothing is left in the checkout) and without any network."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "LICENSE", "README.md"):
-        shutil.copy(ROOT / name, source)
+    for path in [ROOT / "pyproject.toml", ROOT / "LICENSE", *ROOT.glob("README.md")]:
+        shutil.copy(path, source)
     for name in ("fedgmi_fedml", "secure", "configs"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     out = tmp_path_factory.mktemp("wheel")
@@ -167,7 +167,8 @@ def test_the_program_works_without_the_repository(installed: Path) -> None:
 @pytest.mark.slow
 def test_types_texts_and_configs_travel_in_the_wheel(installed: Path) -> None:
     (site,) = installed.parent.glob("lib/python*/site-packages")
-    for name in ("fedgmi_fedml/py.typed", "secure/py.typed", "secure/README.md", "fedgmi_fedml/configs/digits.yaml"):
+    texts = [p.relative_to(ROOT) for p in ROOT.glob("*/README.md") if p.parent.name in ("secure", "fedgmi_fedml")]
+    for name in (Path("fedgmi_fedml/py.typed"), Path("secure/py.typed"), *texts):
         assert (site / name).is_file(), name
     configs = {path.name for path in (ROOT / "configs").glob("*.yaml")}
     assert configs <= {path.name for path in (site / "fedgmi_fedml" / "configs").iterdir()}
