@@ -1,5 +1,6 @@
 """FedGMI as the server runs it (algorithm.md): the script that ``ServerRun`` feeds with messages.
 
+       moments      tables only: securely summed moments standardise every silo's features alike
 A  candidates   disjoint cohorts train one VAE each from a common random start
 B  selection    greedy max–min over the candidates' pairwise KL
 C  warm-up      survey of losses, then VAEs sharpened on whole silos, β rising
@@ -15,11 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from fedgmi_fedml.errors import RunError
 from fedgmi_fedml.initialisation import beta_schedule, select_greedy, select_random, symmetric_kl_matrix
 from fedgmi_fedml.mixture import MixtureState, apply_aggregate
 from fedgmi_fedml.models import VaeBank, build_vae
 from fedgmi_fedml.rounds.cohort_step import Outcome
-from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, ROUNDS, WARMUP, derive_seed
+from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, MOMENTS, ROUNDS, WARMUP, derive_seed
 from fedgmi_fedml.rounds.server import Script, ServerRun, Wait
 from fedgmi_fedml.rounds.wire import Plan
 from secure.beacon import disjoint_cohorts, draw
@@ -41,7 +43,7 @@ class Progress:
         stale: tested rounds since then.
     """
 
-    phase: str = CANDIDATES
+    phase: str = MOMENTS
     round: int = 0
     candidates: tuple[MixtureState, ...] = ()
     state: MixtureState = field(default_factory=MixtureState)
@@ -74,8 +76,11 @@ class FedGMI:
         self.run, self.phases, self.config = run, run.phases, run.phases.config
         self.start = self.config.fedgmi_args.initialisation
         yield from run.gather()
-        if "vae" not in self.phases.parts and self.progress.phase == CANDIDATES:
-            self._advance(phase=ROUNDS)  # a method without density models has nothing to initialise
+        if self.progress.phase == MOMENTS:
+            if self.phases.schema is not None:
+                yield from self._moments()
+            # a method without density models has nothing to initialise
+            self._advance(phase=CANDIDATES if "vae" in self.phases.parts else ROUNDS)
         steps: tuple[tuple[str, Callable[[], Script]], ...] = (
             (CANDIDATES, self._candidates),
             (WARMUP, self._warm_up),
@@ -91,6 +96,14 @@ class FedGMI:
             return
         yield from self._evaluate()
         yield from self._finish()
+
+    def _moments(self) -> Script:
+        """One survey of all silos; the server learns nothing but that it took place."""
+        plan = Plan(MOMENTS, 0, 0, 0, self.run.available, self.progress.state.digest, survey=True)
+        (outcome,) = yield from self.run.steps([plan], [self.progress.state])
+        self._record(MOMENTS, 0, [outcome])
+        if outcome.failed:
+            raise RunError(f"the table's moments could not be summed: {outcome.reason}")
 
     # ---- A, B ----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """One silo's local work in each phase: a plan and the shared models in, what goes into the session out.
 
+    moments      sums of a table's columns, to standardise it with
 candidates   train the cohort's VAE on (half of) the local data                      algorithm.md, A
 warmup       survey: mean loss under every VAE; then train the VAEs that this silo
              leans to, on all its data, with weight R_i^j n_i                        algorithm.md, C
@@ -18,14 +19,14 @@ import numpy as np
 import torch
 
 from fedgmi_fedml.affinity import affinities, assign, estimate_alpha, log_proportions, responsibilities, score_matrix
-from fedgmi_fedml.data import SiloData
+from fedgmi_fedml.data import SiloData, TableMoments, apply_moments, table_statistics
 from fedgmi_fedml.initialisation import pooled_losses, survey_statistics, warmup_responsibilities
 from fedgmi_fedml.local_training import TrainSettings, expert_predictions, pick_device, train_expert, train_vae
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.models import VaeBank, build_expert, build_vae
 from fedgmi_fedml.packing import FloatVector, Layout
 from fedgmi_fedml.personalise import mix
-from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, ROUNDS, WARMUP, Phases, derive_seed
+from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, MOMENTS, ROUNDS, WARMUP, Phases, derive_seed
 from fedgmi_fedml.rounds.wire import Plan
 from secure.types import Totals
 
@@ -74,12 +75,14 @@ class Memory:
         assignment: component of every training sample, int64 (n,), or ``None`` before the first partition.
         leaning: warm-up responsibilities R_i^j from the last survey, float64 (M,), or ``None``.
         offset: pooled mean loss of each component from the last totals, float64 (M,) nats, or ``None``.
+        moments: for tables the mean and spread of every feature over all silos, float64 (2, F), or ``None``.
     """
 
     alpha: torch.Tensor
     assignment: torch.Tensor | None = None
     leaning: torch.Tensor | None = None
     offset: torch.Tensor | None = None
+    moments: torch.Tensor | None = None
 
     def __repr__(self) -> str:
         return "Memory(values hidden)"
@@ -93,6 +96,18 @@ class LocalWork(Protocol):
 
     def on_totals(self, plan: Plan, totals: Totals) -> None:
         """The cohort's totals are known."""
+
+    def remember(self, memory: Memory) -> None:
+        """Take up a memory, from a checkpoint say; a table is standardised with the moments in it."""
+        self.memory = memory
+        if memory.moments is not None and self.phases.schema is not None:
+            mean, spread = (tuple(row.tolist()) for row in memory.moments)
+            self.data = apply_moments(self.data, TableMoments(self.phases.schema, mean, spread))
+            self._check_range()
+
+    def _check_range(self) -> None:
+        if self.bench.vae is not None and len(self.data.x_train):
+            self.bench.vae.check_range(self.data.x_train)
 
     def on_release(self, plan: Plan | None, digest: bytes) -> None:
         """The shared models have moved on to ``digest`` (``plan`` is ``None`` where this silo took no part)."""
@@ -143,14 +158,15 @@ class FedGMIWork:
         self._on_finish, self._on_memory = on_finish, on_memory
         self.memory = Memory(torch.full((self.components,), 1.0 / self.components, dtype=torch.float64))
         self._losses: torch.Tensor | None = None  # this silo's L_i of the running survey
-        if bench.vae is not None and len(data.x_train):
-            bench.vae.check_range(data.x_train)
+        if not data.needs_moments:
+            self._check_range()
 
     # ---- the driver's side ---------------------------------------------------------------------------------------
 
     def work(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """See ``LocalWork``."""
         step: Callable[[Plan, MixtureState], LocalUpdate] = {
+            MOMENTS: self._moments,
             CANDIDATES: self._candidate,
             WARMUP: self._survey if plan.survey else self._warm_up,
             ROUNDS: self._round,
@@ -160,12 +176,27 @@ class FedGMIWork:
 
     def on_totals(self, plan: Plan, totals: Totals) -> None:
         """Take from the sums what the next step needs: the warm-up's leaning, the components' offsets."""
-        if totals.statistics:
+        if plan.phase == MOMENTS and self.phases.schema is not None:
+            found = TableMoments.from_totals(self.phases.schema, totals.statistics)
+            self.remember(replace(self.memory, moments=torch.tensor([found.mean, found.spread], dtype=torch.float64)))
+        elif totals.statistics:
             pooled = pooled_losses(totals.statistics, self.components)
             self.memory = replace(self.memory, offset=pooled.mean)
             if plan.survey and self._losses is not None:
                 leaning = warmup_responsibilities(self._losses, pooled.mean, pooled.sigma, plan.beta)
                 self.memory = replace(self.memory, leaning=leaning)
+
+    def remember(self, memory: Memory) -> None:
+        """Take up a memory, from a checkpoint say; a table is standardised with the moments in it."""
+        self.memory = memory
+        if memory.moments is not None and self.phases.schema is not None:
+            mean, spread = (tuple(row.tolist()) for row in memory.moments)
+            self.data = apply_moments(self.data, TableMoments(self.phases.schema, mean, spread))
+            self._check_range()
+
+    def _check_range(self) -> None:
+        if self.bench.vae is not None and len(self.data.x_train):
+            self.bench.vae.check_range(self.data.x_train)
 
     def on_release(self, plan: Plan | None, digest: bytes) -> None:
         """See ``LocalWork``."""
@@ -176,6 +207,10 @@ class FedGMIWork:
         self._on_finish(self, final, best)
 
     # ---- the phases ----------------------------------------------------------------------------------------------
+
+    def _moments(self, plan: Plan, state: MixtureState) -> LocalUpdate:
+        """Sums, squares and counts of a table's columns: what standardises it the same way everywhere."""
+        return LocalUpdate((float(len(self.data.x_train)),), None, table_statistics(self.data))
 
     def _candidate(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """Train the cohort's VAE, on another half of the data for every draw where there are several."""
@@ -355,7 +390,7 @@ def _zero_losses(layout: Layout) -> dict[str, float]:
 
 def memory_to_arrays(memory: Memory) -> OrderedDict[str, np.ndarray[Any, Any]]:
     """Memory → named arrays, for a checkpoint."""
-    found = ((name, getattr(memory, name)) for name in ("alpha", "assignment", "leaning", "offset"))
+    found = ((name, getattr(memory, name)) for name in ("alpha", "assignment", "leaning", "offset", "moments"))
     return OrderedDict((name, value.numpy()) for name, value in found if value is not None)
 
 

@@ -2,7 +2,7 @@
 
 Server and silos build one ``Phases`` each, from the agreed configuration and data shape, and reach the same bits.
 
-    candidates → (selection) → warmup (survey, training, survey, training …) → rounds → evaluate
+    (tables: moments) → candidates → (selection) → warmup (survey, training, survey, training …) → rounds → evaluate
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 
 from fedgmi_fedml.config import Config
+from fedgmi_fedml.data import TableSchema, table_statistics_spec
 from fedgmi_fedml.initialisation import survey_statistics_spec
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.models import build_expert, build_vae, export_state
@@ -19,8 +20,8 @@ from fedgmi_fedml.rounds.wire import Plan
 from fedgmi_fedml.shapes import DataShape
 from secure.types import MetricSpec, Rules, SessionParams, VectorSpec
 
-CANDIDATES, WARMUP, ROUNDS, EVALUATE = "candidates", "warmup", "rounds", "evaluate"
-ORDER = (CANDIDATES, WARMUP, ROUNDS, EVALUATE)
+MOMENTS, CANDIDATES, WARMUP, ROUNDS, EVALUATE = "moments", "candidates", "warmup", "rounds", "evaluate"
+ORDER = (MOMENTS, CANDIDATES, WARMUP, ROUNDS, EVALUATE)
 
 _LOSS = {"bound": 1e7, "resolution": 2.0**-16}  # nats a sample; anything beyond is clipped and counted
 _RATE = {"bound": 1.0, "resolution": 2.0**-30}  # accuracies, and one per silo that could measure it
@@ -33,10 +34,17 @@ class Phases:
         config: the agreed configuration.
         shape: shape of one sample and number of classes.
         parts: what travels in the sample-level rounds: VAEs and experts, or (baselines) experts alone.
+        schema: the columns of a table, which is standardised with securely summed moments; else ``None``.
     """
 
-    def __init__(self, config: Config, shape: DataShape, parts: Sequence[Part] = ("vae", "expert")) -> None:
-        self.config, self.shape, self.parts = config, shape, tuple(parts)
+    def __init__(
+        self,
+        config: Config,
+        shape: DataShape,
+        parts: Sequence[Part] = ("vae", "expert"),
+        schema: TableSchema | None = None,
+    ) -> None:
+        self.config, self.shape, self.parts, self.schema = config, shape, tuple(parts), schema
         self.components = config.fedgmi_args.components
         self.seed = config.common_args.random_seed
         vae = self._model("vae", 0) if "vae" in parts else {}
@@ -63,6 +71,8 @@ class Phases:
 
     def spec(self, phase: str, survey: bool = False) -> VectorSpec:
         """Blocks, metrics and statistics of a phase's session."""
+        if phase == MOMENTS and self.schema is not None:
+            return VectorSpec(1, (), (), table_statistics_spec(self.schema))
         if phase == EVALUATE:
             return VectorSpec(1, (), self._accuracy_metrics(component=0))
         if survey:
@@ -93,7 +103,8 @@ class Phases:
     def schema_digest(self) -> bytes:
         """32 bytes: equal iff two parties agree on every upload of the run."""
         hasher = hashlib.sha256(b"fedgmi/phases/1")
-        for phase in ORDER if "vae" in self.parts else (ROUNDS, EVALUATE):
+        phases = ORDER[1:] if "vae" in self.parts else (ROUNDS, EVALUATE)
+        for phase in phases if self.schema is None else (MOMENTS, *phases):
             hasher.update(self.spec(phase).digest())
         return hasher.digest()
 

@@ -249,7 +249,7 @@ class ServerRun:
         """Send whole models to the silos that do not hold them and cannot work them out."""
         payload: bytes | None = None
         for silo in silos:
-            if self._holds.get(silo) == state.digest:
+            if self._holds.get(silo) == state.digest or not state.components:
                 continue
             if plan is not None and self.phases.can_work_out(plan):
                 self._holds[silo] = state.digest
@@ -267,6 +267,8 @@ class ServerRun:
                 if joined and len(nonce) == 32 and commitment(silo, nonce) == joined.nonce_commitment:
                     self._nonces[silo] = nonce
             case Ready() | InSession():
+                if isinstance(message, Ready):
+                    self.notify("ready", {"silo": silo})
                 for step in self._steps:
                     if (step.plan.phase, step.plan.round, step.plan.group) == (
                         message.phase,

@@ -168,7 +168,8 @@ class SiloRun:
     def _start_of(self, plan: Plan) -> MixtureState:
         if plan.start_digest not in self.store and self.phases.can_work_out(plan):
             self.store.put(self.phases.candidate_start(self.phases.draw_of(plan)))
-        return self.store.get(plan.start_digest)
+        empty = MixtureState()
+        return empty if plan.start_digest == empty.digest else self.store.get(plan.start_digest)
 
     def _in_session(self, message: InSession) -> Iterator[bytes]:
         plan = self._plan

@@ -63,7 +63,7 @@ class SiloHost:
     def __init__(self, config: Config, federation: Federation, ids: tuple[int, ...], scratch: Path) -> None:
         torch.set_num_threads(1)
         self.config, self.ids, self.scratch = config, ids, scratch
-        self.shape, self.class_names = federation.shape, federation.class_names
+        self.shape, self.class_names, self.schema = federation.shape, federation.class_names, federation.schema
         self.true_components = len(federation.component_names) or config.fedgmi_args.components
         self.data = {i: federation.silos[i - 1] for i in ids}
         self.names = {i: data.name for i, data in self.data.items()}
@@ -83,7 +83,7 @@ class SiloHost:
         """Begin a method's run on all silos of this host."""
         method = METHODS[start.method]
         config = method.configure(self.config, self.true_components)
-        phases = Phases(config, self.shape, method.parts)
+        phases = Phases(config, self.shape, method.parts, self.schema)
         bench = Workbench(phases)
         capacity = 4 + (config.fedgmi_args.candidate_count if "vae" in method.parts else 0)
         store = StateStore(capacity)
@@ -91,7 +91,7 @@ class SiloHost:
         for i, data in self.data.items():
             work = FedGMIWork(i, data, bench, method.partition, on_finish=self._finish)
             if i in start.memories:
-                work.memory = memory_from_arrays(start.memories[i])
+                work.remember(memory_from_arrays(start.memories[i]))
             self._works[i] = work
             self._runs[i] = SiloRun(
                 i, phases, work, store, run_id=start.run_id, class_names=self.class_names,
@@ -130,6 +130,7 @@ class SiloHost:
         report["final"] = silo_report(work, final)
         report.setdefault("best", report["final"])
         self._reports[work.silo] = report
+        self.data[work.silo] = work.data  # a table is standardised now
 
     def _credentials(self, silo: int, start: Start, config: Config) -> Credentials | None:
         if start.roster is None:

@@ -110,10 +110,8 @@ class Simulation:
         )
         run_id = f"{config.common_args.run_name}/{name}"
         with tempfile.TemporaryDirectory(prefix="fedgmi-spool-") as spool:
-            server = ServerRun(
-                Phases(config, self.federation.shape, method.parts), self.parties.ids, run_id, script,
-                self.parties.server, Path(spool), notify=watch,
-            )  # fmt: skip
+            phases = Phases(config, self.federation.shape, method.parts, self.federation.schema)
+            server = ServerRun(phases, self.parties.ids, run_id, script, self.parties.server, Path(spool), notify=watch)
             watch.server = server
             pump = Pump(server, self.parties.hosts, fault=self._fault, after_server=self._save, check=self._check)
             pump.run(self.parties.start(name, run_id, restored.memories if restored else None))

@@ -35,6 +35,9 @@ class Watch:
         if event == "round":
             self._round(fields)
             return
+        if event == "ready":
+            self._progress.silo(fields["silo"])
+            return
         if event == "phase":
             label = fields["phase"] if self.method == "fedgmi" else f"{self.method}: {fields['phase']}"
             self._progress.phase(label, fields["total"] - fields["done"])
@@ -63,7 +66,7 @@ class Watch:
         if phase == "candidates":
             record |= {"candidate_loss": fields["candidate_loss"]}
         self._telemetry.round(record)
-        if phase != "evaluate":
+        if phase not in ("evaluate", "moments"):
             self._progress.advance()
         for reason in fields["failed"]:
             self._telemetry.event("aborted", method=self.method, phase=phase, round=fields["round"], reason=reason)
