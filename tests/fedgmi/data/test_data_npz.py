@@ -84,6 +84,15 @@ def test_natural_groups_with_selecting_components(make_config, tmp_path):
         load_federation(make_config(2, dataset="npz", data_path=path, mixture=mixture))
 
 
+def test_overlapping_components_take_a_sample_once(make_config, tmp_path):
+    y = np.arange(120) % 3
+    path = save(tmp_path / "w.npz", x=grey(120), y=y, hospital=np.where(np.arange(120) < 60, "north", "south"))
+    mixture = {"kind": "natural", "group": "hospital", "components": [{"classes": [0, 1]}, {"classes": [1, 2]}]}
+    silo = load_federation(make_config(2, dataset="npz", data_path=path, mixture=mixture)).silos[0]
+    assert sum(len(silo.part(part)[0]) for part in ("train", "val", "test")) == 60
+    assert set(silo.y_train[silo.true_component_train == 1].tolist()) == {2}
+
+
 def test_natural_needs_a_group(make_config, image_npz):
     with pytest.raises(ConfigError, match=r"silo_mixture\.group"):
         load_federation(make_config(2, dataset="npz", data_path=str(image_npz), mixture={"kind": "natural"}))
