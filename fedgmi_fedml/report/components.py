@@ -35,8 +35,9 @@ def sample_figure(context: Context) -> Markup | None:
     rows = []
     for j in range(samples.shape[0]):
         pictures = np.asarray(samples[j, :_MOST_SAMPLES])
-        sheet = contact_sheet(pictures, columns=_ACROSS)
-        room = f"max-width:{54 * min(_ACROSS, len(pictures))}px"
+        across = -(-len(pictures) // -(-len(pictures) // _ACROSS))  # rows of equal length
+        sheet = contact_sheet(pictures, columns=across)
+        room = f"max-width:{54 * across}px"
         alt = f"{len(pictures)} pictures drawn by the VAE of {context.component(j, long=True)}"
         rows += [
             tag("div", context.chip(j)),
@@ -142,6 +143,7 @@ def expert_figure(context: Context) -> Markup | None:
     title = "Which expert is good at what"
     text = f"Test accuracy. Specialisation gap {percent(context.summary.specialisation_gap)}."
     picture = heat_map(title, text, cells, experts, columns, shown, outlined=own, square=square)
-    note = "Test accuracy of every expert (rows) on every component's samples (columns); outlined: on its own."
+    note = "Test accuracy of every expert (rows) on every component's samples (columns)"
+    note += "; outlined: on its own." if own else "."
     rows = [[expert, *row] for expert, row in zip(experts, shown, strict=True)]
     return figure(title, picture, note, table(["", *columns], rows))

@@ -59,7 +59,10 @@ def _phase_table(context: Context) -> Markup | None:
          size(down), size(total)]
     )  # fmt: skip
     head = ["Phase", "Rounds", "Time", "A round", "Up", "Down", "Bytes in all"]
-    return table(head, rows, "Bytes are those of all silos together.", kind="full")
+    caption = "Bytes are those of all silos together."
+    if context.methods:
+        caption += " The methods that FedGMI is compared with are not counted."
+    return table(head, rows, caption, kind="full")
 
 
 def _steps_figure(context: Context) -> Markup | None:

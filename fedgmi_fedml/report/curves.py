@@ -98,6 +98,7 @@ def curves(context: Context) -> list[Markup]:
         Series("right", _scalar(records, "partition_accuracy"), "c2"),
         Series("confidence", _scalar(records, "confidence"), "c3"),
     ]
+    truth = any(value is not None for value in partition[0].values)
     found = [
         _chart("Accuracy of the personalised prediction", "Mean over silos, on data that training never saw.",
                records, _accuracy_lines(context, records), scale="percent", best=best),
@@ -108,12 +109,12 @@ def curves(context: Context) -> list[Markup]:
         _chart("Mixture proportions: error and drift",
                "Error against the truth, and how far the estimates moved since the round before. Logarithmic.",
                records, mixture, scale="log"),
-        _chart("Samples in the right component, and the gate's confidence",
-               "Confidence is the mean largest responsibility. Far above the share that is right, it is too sure.",
+        _chart("Samples in the right component, and the gate's confidence" if truth else "Confidence of the gate",
+               "Mean largest responsibility. Far above the share of samples that are right, it is too sure.",
                records, partition, scale="percent"),
         _chart("Share of the samples in each component", "A component near zero is idle; one near 100 % has won all.",
                records, _per_component(records, "component_weight"), scale="percent"),
-        _chart("Candidate VAEs", "Loss of every cohort's candidate while it trains, in nats per sample.",
+        _chart("Candidate VAEs", "Loss of every cohort's candidate in nats per sample; a jump is the next draw.",
                candidates, cohorts),
     ]  # fmt: skip
     return [chart for chart in found if chart is not None]

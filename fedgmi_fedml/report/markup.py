@@ -60,7 +60,9 @@ def table(head: Sequence[object], rows: Sequence[Sequence[object]], caption: str
     ]
     title = tag("caption", caption) if caption else None
     return tag(
-        "div", tag("table", title, tag("thead", header), tag("tbody", body), class_=kind or None), class_="scroll"
+        "div",
+        tag("table", title, tag("thead", header) if any(head) else None, tag("tbody", body), class_=kind or None),
+        class_="scroll",
     )
 
 

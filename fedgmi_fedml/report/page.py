@@ -78,7 +78,7 @@ def _notes(context: Context) -> list[Markup]:
     if kind == "bad":
         notes.append(tag("div", tag("p", tag("strong", sentence)), class_="note bad"))
     if summary.warnings:
-        items = [tag("li", text) for text in summary.warnings]
+        items = [tag("li", text[:1].upper() + text[1:]) for text in summary.warnings]
         word = "warning" if len(items) == 1 else "warnings"
         notes.append(tag("div", tag("strong", f"{len(items)} {word}"), tag("ul", *items), class_="note warn"))
     return notes

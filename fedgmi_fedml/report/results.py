@@ -49,7 +49,7 @@ def _mixture(context: Context) -> str:
     summary = context.summary
     parts = []
     if summary.alpha_mae is not None:
-        parts.append(f"mixture proportions are off by {decimal(summary.alpha_mae)} on average")
+        parts.append(f"mixture proportions are off by {decimal(summary.alpha_mae, 4)} on average")
     if summary.partition_accuracy is not None:
         parts.append(f"{percent(summary.partition_accuracy)} of the samples are in their true component")
     if not parts:
@@ -70,7 +70,7 @@ def tiles(context: Context) -> Markup | None:
     found = [
         (percent(own), "of all test samples predicted right"),
         (percent(summary.personalised_accuracy), "test accuracy, mean over silos"),
-        (decimal(summary.alpha_mae), "mean error of the mixture proportions"),
+        (decimal(summary.alpha_mae, 4), "mean error of the mixture proportions"),
         (percent(summary.partition_accuracy), "of samples in their true component"),
         (f"{points(summary.specialisation_gap)} points", "expert at home against away"),
         (effective, "components in use (effective number)"),

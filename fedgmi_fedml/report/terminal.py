@@ -31,7 +31,7 @@ def _figures(summary: RunSummary) -> list[tuple[str, str]]:
     upload = summary.secure.upload_bytes_per_parameter
     return [
         ("Test accuracy, mean over silos", percent(summary.personalised_accuracy)),
-        ("Error of the mixture proportions", decimal(summary.alpha_mae)),
+        ("Error of the mixture proportions", decimal(summary.alpha_mae, 4)),
         ("Samples in the right component", percent(summary.partition_accuracy)),
         ("Specialisation gap, points", points(summary.specialisation_gap)),
         ("Effective components", "–" if effective is None else effective + of),

@@ -26,6 +26,7 @@ _PHASES = {
     "moments": "Moments of the table",
     "calibration": "Calibration",
     "join": "Joining",
+    "finish": "Handing over the models",
     "baselines": "Comparison methods",
 }
 _MISSING = "–"
