@@ -1,8 +1,8 @@
 """The masked data plane: fixed point in Z_2^32 under a self-mask and pairwise masks.
 
 One upload, in order: the vector, 4 bytes a coordinate; the metrics and the order of magnitude of clipped coordinates,
-8 bytes each (Z_2^64); with verified sums two tags, 8 bytes each (modulo 2^61 − 1). Every part is masked by streams
-of its own: 32 bytes of keying material for the vector, 32 for what follows it.
+8 bytes each (Z_2^64); with verified sums two tags, 8 bytes each (modulo 2^61 − 1). One stream per mask covers all of
+it, in this order, and no part of a stream is used twice.
 
 Loops run over chunks outside and peers inside, through buffers that stay in the cache and are used again.
 """
@@ -38,22 +38,20 @@ from secure.verified import (
 
 
 class _Streams(_Secretive):
-    """Mask streams of one party: vector and scalars."""
+    """Mask streams of one party, read from front to back: vector, then scalars, then tags."""
 
     def __init__(self, masks: Masks) -> None:
-        self.added = [MaskStream(key[:32]) for key in masks.added]
-        self.subtracted = [MaskStream(key[:32]) for key in masks.subtracted]
-        self._scalars_added = [MaskStream(key[32:]) for key in masks.added]
-        self._scalars_subtracted = [MaskStream(key[32:]) for key in masks.subtracted]
+        self.added = [MaskStream(key) for key in masks.added]
+        self.subtracted = [MaskStream(key) for key in masks.subtracted]
 
-    def scalars(self, words: npt.NDArray[np.uint64], scratch: npt.NDArray[np.uint64]) -> None:
-        """Add and subtract the next words of the scalars' streams, in place."""
-        accumulate(words, self._scalars_added, self._scalars_subtracted, scratch)
+    def words(self, chunk: npt.NDArray[Any], scratch: npt.NDArray[Any]) -> None:
+        """Add and subtract the next 32- or 64-bit words, in place."""
+        accumulate(chunk, self.added, self.subtracted, scratch)
 
     def tags(self, tags: Sequence[int]) -> list[int]:
-        """Add and subtract the next masks of the scalars' streams, modulo q."""
+        """Add and subtract the next masks, modulo q."""
         total = list(tags)
-        for sign, streams in ((1, self._scalars_added), (-1, self._scalars_subtracted)):
+        for sign, streams in ((1, self.added), (-1, self.subtracted)):
             for stream in streams:
                 total = [(value + sign * mask) % PRIME for value, mask in zip(total, mask_of(stream), strict=True)]
         return total
@@ -111,7 +109,7 @@ class MaskedSilo(_Plane):
     def check(self, vector: npt.NDArray[np.float32], metrics: Mapping[str, float], totals: Totals) -> tuple[int, ...]:
         """Refuse bad input; metrics as steps, zero where closed."""
         values = metric_values(self._spec, metrics, totals.open)
-        check_vector(self._spec, vector)
+        self._norms = check_vector(self._spec, vector)
         return tuple(encode_metric(item, value)[0] for item, value in zip(self._spec.metrics, values, strict=True))
 
     def pieces(
@@ -132,7 +130,7 @@ class MaskedSilo(_Plane):
                 clipped += _quantise(part, start, parts, room)
                 if tagger:
                     tagger.add(room.view(np.int32))
-                accumulate(room, streams.added, streams.subtracted, scratch)
+                streams.words(room, scratch)
                 start, filled = start + len(room), filled + len(room)
                 if filled == len(words):
                     yield memoryview(buffer)
@@ -150,7 +148,7 @@ class MaskedSilo(_Plane):
     ) -> Iterator[memoryview]:
         """What is left of the vector, then scalars and tags."""
         words = np.array([value % (1 << 64) for value in scalars], dtype=np.uint64)
-        streams.scalars(words, np.empty(len(words), dtype=np.uint64))
+        streams.words(words, np.empty_like(words))
         tail = words.astype("<u8").tobytes()
         if tagger:
             own = offsets(keys.shared, keys.session, keys.silo)
@@ -196,14 +194,12 @@ class MaskedServer(_Plane):
         """Add uploads and take masks off, chunk by chunk, into one array."""
         streams, slots = _Streams(left), [inbox.slots[silo] for silo in survivors]
         total = np.zeros(self._spec.length, dtype=np.uint32)
-        upload, scratch = new_scratch("<u4"), new_scratch()
+        scratch = new_scratch()
         for start in range(0, self._spec.length, CHUNK):
             chunk = total[start : start + CHUNK]
-            part = upload[: len(chunk)]
             for slot in slots:
-                inbox.spool.read_into(slot, 4 * start, part)
-                np.add(chunk, part, out=chunk)
-            accumulate(chunk, streams.added, streams.subtracted, scratch)
+                inbox.spool.add_into(slot, 4 * start, chunk)
+            streams.words(chunk, scratch)
         scalars, tags = self._scalars(inbox, slots, streams)
         values: npt.NDArray[Any] = total.view(np.int32).astype("<i4", copy=False)
         message = Release(session, survivors, opened, (), 0.0, scalars, tags, byte_view(values))
@@ -221,6 +217,6 @@ class MaskedServer(_Plane):
                 raw = np.empty(self._tag_bytes, dtype=np.uint8)
                 inbox.spool.read_into(slot, self._vector_bytes + 8 * self._words, raw)
                 tags = [(a + b) % PRIME for a, b in zip(tags, decode_tags(raw.tobytes()), strict=True)]
-        streams.scalars(sums, np.empty_like(sums))
+        streams.words(sums, np.empty_like(sums))
         packed_tags = encode_tags(streams.tags(tags)) if self._tag_bytes else b""
         return sums.astype("<u8").tobytes(), packed_tags

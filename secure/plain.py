@@ -228,7 +228,7 @@ class PlainServer(ServerMachine):
             return [*events, SessionSurveyed(self._open, self.params.cohort)]
         slots = {silo: slot for slot, silo in enumerate(self.params.cohort)}
         upload_bytes = 4 * self.params.spec.length
-        spool = Spool(self._spool_dir, upload_bytes)
+        spool = Spool(self._spool_dir, upload_bytes, len(slots))
         self._inbox = Inbox(spool, slots, upload_bytes, self.params.piece_bytes // 4 * 4)
         return events
 

@@ -1,8 +1,12 @@
 """Mask streams: AES-256 in counter mode, written straight into the caller's buffer.
 
-A stream is the keystream of AES-256-CTR (NIST SP 800-38A) from counter block zero; the key is unique to session, pair
-and purpose (``keys.derive``), so the counter may start at zero. Read as little-endian 32- or 64-bit words it is
-uniform over Z_2^32 or Z_2^64.
+A stream is the keystream of AES-256-CTR (NIST SP 800-38A) from counter block 2; the key is unique to session, pair
+and purpose (``keys.derive``), so every stream may start at the same block. Read as little-endian 32- or 64-bit words it
+is uniform over Z_2^32 or Z_2^64.
+
+Why block 2: it is where AES-GCM with the all-zero nonce starts its own counter mode (NIST SP 800-38D), so the library's
+GCM, whose tag nobody looks at, gives the same bytes. On processors with vector AES it does so at twice the speed of its
+plain counter mode. A stream ends after 64 GiB.
 
 Use it chunk by chunk, so that nothing leaves the second-level cache::
 
@@ -27,6 +31,8 @@ from secure.keys import KEY_BYTES, _Secretive
 CHUNK = 65536
 """Elements of one chunk: 64 Ki, i.e. 256 KiB of 32-bit words."""
 
+FIRST_BLOCK = bytes(15) + b"\2"
+
 _PIECE = 4 * CHUNK
 _ZEROS = memoryview(bytes(8 * CHUNK))
 
@@ -36,7 +42,7 @@ class MaskStream(_Secretive):
 
     Args:
         key: 32 bytes.
-        counter: first counter block, 16 bytes; other than zero only for published test vectors.
+        counter: first counter block, 16 bytes; other than ``FIRST_BLOCK`` only for published test vectors.
 
     Raises:
         InputError: key or counter have another length.
@@ -44,10 +50,11 @@ class MaskStream(_Secretive):
 
     __slots__ = ("_encryptor",)
 
-    def __init__(self, key: bytes, counter: bytes = bytes(16)) -> None:
+    def __init__(self, key: bytes, counter: bytes = FIRST_BLOCK) -> None:
         if len(key) != KEY_BYTES or len(counter) != 16:
             raise InputError(f"a mask stream's key has {KEY_BYTES} bytes and its counter block 16")
-        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
+        mode = modes.GCM(bytes(12)) if counter == FIRST_BLOCK else modes.CTR(counter)
+        self._encryptor = Cipher(algorithms.AES(key), mode).encryptor()
 
     def into(self, buffer: npt.NDArray[Any] | memoryview | bytearray) -> None:
         """Overwrite ``buffer`` with the next bytes of the stream.

@@ -6,6 +6,7 @@ masked bytes only. Pieces may arrive in any order and more than once; nothing is
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -13,9 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from secure.errors import InputError, ProtocolError
+
+_WINDOW = 8 << 20
+"""Bytes of the file that may be mapped into memory at a time."""
 
 
 class Spool:
@@ -24,15 +29,21 @@ class Spool:
     Args:
         directory: where the file is made; ``None``: the system's directory for temporary files.
         slot_bytes: size of one silo's slot.
+        slots: how many there are.
 
     Raises:
         InputError: the directory cannot be written.
     """
 
-    def __init__(self, directory: Path | None, slot_bytes: int) -> None:
+    def __init__(self, directory: Path | None, slot_bytes: int, slots: int) -> None:
         self._slot_bytes = slot_bytes
+        self._stride = -(-max(1, slot_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._size = self._stride * slots
+        self._map: mmap.mmap | None = None
+        self._touched = 0
         try:
             self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 - closed by close()
+            self._file.truncate(self._size)  # sparse: takes no space before it is written
         except OSError as error:
             raise InputError(f"uploads cannot be spooled to disk: {error.strerror}") from None
 
@@ -46,7 +57,7 @@ class Spool:
         view = memoryview(data).cast("B")
         if offset < 0 or offset + len(view) > self._slot_bytes:
             raise ProtocolError("piece reaches beyond the upload")
-        place = slot * self._slot_bytes + offset
+        place = slot * self._stride + offset
         try:
             while view:
                 written = os.pwrite(self._file.fileno(), view, place)
@@ -61,7 +72,7 @@ class Spool:
             InputError: fewer bytes than asked for are stored, or the disk fails.
         """
         view = buffer.data.cast("B")
-        place = slot * self._slot_bytes + offset
+        place = slot * self._stride + offset
         try:
             while view:
                 read = os.preadv(self._file.fileno(), [view], place)
@@ -71,8 +82,25 @@ class Spool:
         except OSError as error:
             raise InputError(f"spooled uploads cannot be read: {error.strerror}") from None
 
+    def add_into(self, slot: int, offset: int, total: npt.NDArray[np.uint32]) -> None:
+        """Add the words of one slot to ``total``, modulo 2^32, straight from the page cache (no copy).
+
+        Pages are given back every ``_WINDOW`` bytes, so the process stays small whatever the number of slots.
+        """
+        if self._map is None:
+            self._map = mmap.mmap(self._file.fileno(), self._size, prot=mmap.PROT_READ)
+        place = slot * self._stride + offset
+        np.add(total, np.frombuffer(self._map, dtype="<u4", count=len(total), offset=place), out=total)
+        self._touched += total.nbytes
+        if self._touched >= _WINDOW:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._touched = 0
+
     def close(self) -> None:
         """Give the disk space back. Idempotent."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
         self._file.close()
 
     def __enter__(self) -> Spool:

@@ -59,12 +59,12 @@ def transcript_of(session: bytes, leaves: Sequence[bytes]) -> bytes:
 
 
 def self_masks(seed: bytes, session: bytes, silo: SiloId) -> bytes:
-    """Keying material of a silo's own mask."""
+    """Key of a silo's own mask."""
     return derive(seed, "self mask", session, id_bytes(silo), length=STREAM_KEY_BYTES)
 
 
 def pair_masks(shared: bytes, session: bytes, one: SiloId, other: SiloId) -> bytes:
-    """Keying material of the mask that two silos share (X25519 result in)."""
+    """Key of the mask that two silos share (X25519 result in)."""
     low, high = sorted((one, other))
     return derive(shared, "pair mask", session, id_bytes(low), id_bytes(high), length=STREAM_KEY_BYTES)
 
@@ -150,7 +150,7 @@ class Secrets(_Secretive):
                 self.peers[peer] = PeerKeys(self.sealing.shared(public), session, own, peer)
 
     def masks(self, session: bytes, own: SiloId, masking_keys: Mapping[SiloId, bytes]) -> Masks:
-        """Keying material of the upload: own mask added, of each pair's the lower id adds, the higher subtracts."""
+        """Keys of the upload's masks: own mask added, of each pair's the lower id adds, the higher subtracts."""
         added, subtracted = [self_masks(self.seed.reveal(), session, own)], list[bytes]()
         for peer, public in masking_keys.items():
             if peer != own:

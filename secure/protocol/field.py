@@ -93,10 +93,24 @@ def weights(points: tuple[int, ...], at: int) -> tuple[int, ...]:
     product = 1
     for point in points:
         product = product * (at - point) % PRIME
-    return tuple(
-        product * pow(inverse_of * (at - point), -1, PRIME) % PRIME
-        for point, inverse_of in zip(points, _derivatives(points), strict=True)
-    )
+    below = [own * (at - point) for point, own in zip(points, _derivatives(points), strict=True)]
+    return tuple(product * inverse % PRIME for inverse in inverses(below))
+
+
+def inverses(values: Sequence[int]) -> list[int]:
+    """1 / value for each, with a single inversion (Montgomery's trick).
+
+    Raises:
+        ValueError: one of them is zero.
+    """
+    prefix = [1]
+    for value in values:
+        prefix.append(prefix[-1] * value % PRIME)
+    rest, result = pow(prefix[-1], -1, PRIME), []
+    for value, before in zip(reversed(values), reversed(prefix[:-1]), strict=True):
+        result.append(rest * before % PRIME)
+        rest = rest * value % PRIME
+    return result[::-1]
 
 
 @lru_cache(maxsize=64)
@@ -110,6 +124,11 @@ def _derivatives(points: tuple[int, ...]) -> tuple[int, ...]:
                 product = product * (point - other) % PRIME
         result.append(product)
     return tuple(result)
+
+
+@lru_cache(maxsize=64)
+def _inverse_derivatives(points: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(inverses(_derivatives(points)))
 
 
 def dot(left: Sequence[int], right: Sequence[int]) -> int:
@@ -129,9 +148,9 @@ def is_codeword(shares: Mapping[int, int], threshold: int, random: RandomBytes) 
         return True
     draws = uniform(spare, random)
     total = 0
-    for holder, derivative in zip(holders, _derivatives(holders), strict=True):
+    for holder, inverse in zip(holders, _inverse_derivatives(holders), strict=True):
         test = 0
         for coefficient in draws:
             test = (test * holder + coefficient) % PRIME
-        total += shares[holder] * test % PRIME * pow(derivative, -1, PRIME)
+        total += shares[holder] * test % PRIME * inverse
     return total % PRIME == 0

@@ -40,7 +40,7 @@ class Intake:
         self._session, self._params = session, params
         self._keys = {silo: PieceKey(key, item.sealing_key, session, silo) for silo, item in adverts.items()}
         slots = {silo: slot for slot, silo in enumerate(params.cohort)}
-        self.inbox = Inbox(Spool(spool_dir, upload_bytes), slots, upload_bytes, params.piece_bytes)
+        self.inbox = Inbox(Spool(spool_dir, upload_bytes, len(slots)), slots, upload_bytes, params.piece_bytes)
         self.masks: dict[SiloId, tuple[bool, ...]] = {}
 
     @property

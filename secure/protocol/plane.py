@@ -20,13 +20,13 @@ from secure.messages import Release
 from secure.spool import Inbox
 from secure.types import Aggregate, SiloId, Totals
 
-STREAM_KEY_BYTES = 64
-"""Keying material of one mask: 32 bytes for the vector's stream, 32 for the scalars'."""
+STREAM_KEY_BYTES = 32
+"""Key of one mask's stream."""
 
 
 @dataclass(frozen=True, repr=False)
 class Masks(_Secretive):
-    """Keying material of mask streams, ``STREAM_KEY_BYTES`` each.
+    """Keys of mask streams.
 
     A silo adds its own mask and, of each pair, adds or subtracts the one it shares: the lower id adds. The server is
     handed what is left in the sum, with the signs with which it must be taken off.

@@ -28,12 +28,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from secure.errors import BlameError, CapacityError, ProtocolError
 from secure.fixedpoint import decode_statistic, encode_statistic, statistic_width
 from secure.gate import MAX_CLASS, capped_share, open_components
 from secure.keys import RandomBytes, _Secretive
-from secure.protocol.field import BITS, ELEMENT_BYTES, PRIME, dot, encoded, is_codeword, uniform, weights
+from secure.protocol.field import BITS, ELEMENT_BYTES, PRIME, dot, encoded, inverses, is_codeword, uniform, weights
 from secure.protocol.proposal import digest
 from secure.types import SessionParams, SiloId, Totals, VectorSpec
 
@@ -96,12 +97,17 @@ def deal(spec: VectorSpec, classes: Sequence[int], statistics: Sequence[float], 
 
 def _quotient(held: Sequence[int], blind: int) -> list[int]:
     """g = f (f − 1) / V at −1 … −M − 1."""
-    points = _indicator_points(len(held))
+    points, below = _indicator_points(len(held)), _inverse_vanishing(len(held))
     values = []
-    for at in _quotient_points(len(held)):
+    for at, inverse in zip(_quotient_points(len(held)), below, strict=True):
         value = dot(weights(points, at), [*held, blind])
-        values.append(value * (value - 1) * pow(_vanishing(len(held), at), -1, PRIME) % PRIME)
+        values.append(value * (value - 1) * inverse % PRIME)
     return values
+
+
+@lru_cache(maxsize=64)
+def _inverse_vanishing(components: int) -> list[int]:
+    return inverses([_vanishing(components, at) for at in _quotient_points(components)])
 
 
 def _indicator_points(components: int) -> tuple[int, ...]:
