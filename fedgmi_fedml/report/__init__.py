@@ -26,6 +26,7 @@ def write_report(run_dir: Path, audience: Audience | None = None) -> Path:
 
     Raises:
         CheckpointError: a file is missing or damaged; the message names it.
+        DeliveryError: a silo's report was asked for where several silos' figures lie.
     """
     run_dir = Path(run_dir)
     summary = load_summary(run_dir)

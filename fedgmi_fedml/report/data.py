@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedgmi_fedml import atomic
-from fedgmi_fedml.errors import CheckpointError
+from fedgmi_fedml.errors import CheckpointError, DeliveryError
 from fedgmi_fedml.summary import Audience
 
 __all__ = ["ReportData"]
@@ -62,12 +62,15 @@ class ReportData:
     true_of: npt.NDArray[Any] | None = None
 
     def for_audience(self, audience: Audience) -> ReportData:
-        """A copy without what ``audience`` must not see. Raises ValueError for a silo's data that holds other silos."""
+        """A copy without what ``audience`` must not see. Raises DeliveryError for a silo's data that holds other silos."""
         if audience == "silo":
             for name in ("alpha", "silo_accuracy", "silo_samples", "silo_names"):
                 array = getattr(self, name)
                 if array is not None and len(array) != 1:
-                    raise ValueError(f"a silo's report data must hold one silo's {name}, not {len(array)}")
+                    raise DeliveryError(
+                        f"a silo's report holds its own figures only, but {name} is there for {len(array)} silos: "
+                        "make it from the silo's own folder"
+                    )
         hidden: dict[str, Any] = {name: {} if name == "other_accuracy" else None for name in _HIDDEN[audience]}
         return replace(self, **hidden)
 

@@ -15,6 +15,7 @@ from fedgmi_fedml.report.words import enumerated
 
 __all__ = ["render"]
 
+_NOTHING_FROM_OUTSIDE = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _KINDS = {
     "simulation": "Simulation report: shows everything, also what no party of a deployment would see",
     "server": "Server report: only what the server may know",
@@ -94,6 +95,7 @@ def render(context: Context) -> str:
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_NOTHING_FROM_OUTSIDE),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{title} · FedGMI report"),
         tag("style", Markup(STYLE)),
