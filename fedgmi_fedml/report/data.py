@@ -62,7 +62,7 @@ class ReportData:
     true_of: npt.NDArray[Any] | None = None
 
     def for_audience(self, audience: Audience) -> ReportData:
-        """A copy without what ``audience`` must not see. Raises DeliveryError for a silo's data that holds other silos."""
+        """A copy without what ``audience`` must not see. Raises DeliveryError where a silo would see other silos."""
         if audience == "silo":
             for name in ("alpha", "silo_accuracy", "silo_samples", "silo_names"):
                 array = getattr(self, name)
