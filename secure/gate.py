@@ -2,7 +2,8 @@
 
 Feasibility for K silos on the complete graph (secure-aggregation.md): quorum q = ⌊2K/3⌋ + 1, threshold t = q.
 
-* 2q > K + c: two quorums share an honest silo, so a lying server cannot get two survivor sets signed.
+* 2q > K + c: two quorums share an honest silo, so a lying server cannot get two survivor sets signed
+  (implied by the next line as long as t = q; checked all the same).
 * t > 2c: totals are shared with threshold t − c, so that c of t sub-sums expose a liar, and must stay hidden from c.
 * drops ≤ K − q: the quorum must survive.
 * drops + c + 2 ≤ K: otherwise the gate could never open.

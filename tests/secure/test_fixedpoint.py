@@ -250,8 +250,10 @@ class TestSegments:
         assert [(p.start, p.stop, p.clip) for p in parts] == [(0, 5, 0.0)]
 
     def test_equal_effective_clips_of_unequal_bounds_stay_apart(self):
-        layout = spec(Block("a", 1, 6.0, 0), Block("b", 1, 8.0, 1), components=2)
-        assert len(fp.segments(layout, (0.8, 0.6))) == 2
+        layout = spec(Block("a", 1, 5.0, 0), Block("b", 1, 8.0, 1), components=2)
+        parts = fp.segments(layout, (0.8, 0.5))
+        assert [(p.scale, p.clip) for p in parts] == [(2.0**26, 4.0)] * 2
+        assert parts[0].bound != parts[1].bound
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([1.0, 8.0]), st.integers(0, 2)), max_size=12))
     def test_cover_the_vector_without_gaps(self, blocks):
