@@ -79,7 +79,9 @@ class TestOneRelease:
         journal.bind("rounds", START, (3, 1, 2), ONE)
         journal.bind("rounds", START, (1, 2, 3), TWO)
 
-    @pytest.mark.parametrize("survivors", [EVERYONE[:-1], EVERYONE[1:], (*EVERYONE[:-1], 9), (*EVERYONE, 9), (11, 12, 13, 14)])
+    @pytest.mark.parametrize(
+        "survivors", [EVERYONE[:-1], EVERYONE[1:], (*EVERYONE[:-1], 9), (*EVERYONE, 9), (11, 12, 13, 14)]
+    )
     def test_other_survivors_are_refused(self, journal, survivors):
         """A round unmasked, then repeated without one silo: the difference would be that silo's update."""
         journal.bind("rounds", START, EVERYONE, ONE)
