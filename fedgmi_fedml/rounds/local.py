@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
 from fedgmi_fedml.affinity import affinities, assign, estimate_alpha, log_proportions, responsibilities, score_matrix
+from fedgmi_fedml.calibration import calibration_statistics, fit_temperature
 from fedgmi_fedml.data import SiloData, TableMoments, apply_moments, table_statistics
 from fedgmi_fedml.initialisation import pooled_losses, survey_statistics, warmup_responsibilities
 from fedgmi_fedml.local_training import TrainSettings, expert_predictions, pick_device, train_expert, train_vae
@@ -75,6 +76,7 @@ class Memory:
         assignment: component of every training sample, int64 (n,), or ``None`` before the first partition.
         leaning: warm-up responsibilities R_i^j from the last survey, float64 (M,), or ``None``.
         offset: pooled mean loss of each component from the last totals, float64 (M,) nats, or ``None``.
+        temperature: fitted T and whether it was identified, (2,), or ``None`` where it is set by hand.
         moments: for tables the mean and spread of every feature over all silos, float64 (2, F), or ``None``.
     """
 
@@ -83,6 +85,7 @@ class Memory:
     leaning: torch.Tensor | None = None
     offset: torch.Tensor | None = None
     moments: torch.Tensor | None = None
+    temperature: torch.Tensor | None = None
 
     def __repr__(self) -> str:
         return "Memory(values hidden)"
@@ -180,8 +183,13 @@ class FedGMIWork:
             found = TableMoments.from_totals(self.phases.schema, totals.statistics)
             self.remember(replace(self.memory, moments=torch.tensor([found.mean, found.spread], dtype=torch.float64)))
         elif totals.statistics:
-            pooled = pooled_losses(totals.statistics, self.components)
-            self.memory = replace(self.memory, offset=pooled.mean)
+            common = self.components + 2
+            pooled = pooled_losses(totals.statistics[:common], self.components)
+            if len(totals.statistics) > common:
+                fitted = fit_temperature(totals.statistics[common:], self.components, self.temperature)
+                self.memory = replace(self.memory, temperature=torch.tensor([fitted.temperature, fitted.identified]))
+            if pooled.silos:
+                self.memory = replace(self.memory, offset=pooled.mean)
             if plan.survey and self._losses is not None:
                 leaning = warmup_responsibilities(self._losses, pooled.mean, pooled.sigma, plan.beta)
                 self.memory = replace(self.memory, leaning=leaning)
@@ -250,13 +258,14 @@ class FedGMIWork:
     def _round(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """Algorithm 1: partition, then VAE j and expert j on D_i^j alone."""
         layout = self.phases.layout(ROUNDS)
-        metrics: dict[str, float] = {**_zero_losses(layout), **self.accuracy_metrics(state)}
+        tested = plan.round % self.phases.config.validation_args.frequency_of_the_test == 0
+        metrics = _zero_losses(layout) | self.accuracy_metrics(state, *(["validation"] if tested else []))
         statistics: tuple[float, ...] = ()
         every = self.phases.config.train_args.partition_every
         if plan.round % every == 0 or self.memory.assignment is None:
             statistics = self.repartition(state)
         elif self.partition == "map":
-            statistics = survey_statistics(None, self.components)
+            statistics = self._statistics(None, None)
         vector = _empty(layout)
         samples: list[float] = []
         for j in range(self.components):
@@ -274,7 +283,9 @@ class FedGMIWork:
     def _evaluate(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """Re-estimate α under these models, then measure the held-out parts."""
         self.repartition(state)
-        return LocalUpdate((float(len(self.data.x_train)),), None, (), self.accuracy_metrics(state))
+        return LocalUpdate(
+            (float(len(self.data.x_train)),), None, (), self.accuracy_metrics(state, "validation", "test")
+        )
 
     # ---- parts of a phase ----------------------------------------------------------------------------------------
 
@@ -296,12 +307,21 @@ class FedGMIWork:
         losses = self._score(self.data.x_train, state)
         if count == 0:
             self.memory = replace(self.memory, assignment=torch.zeros(0, dtype=torch.int64))
-            return survey_statistics(None, self.components)
+            return self._statistics(None, None)
         for _ in range(self.affinity.em_passes):  # with the losses at hand a pass costs nothing
             alpha = estimate_alpha(self._affinities(losses), self.affinity.proportions)
             self.memory = replace(self.memory, alpha=alpha)
-        self.memory = replace(self.memory, assignment=assign(self._affinities(losses)))
-        return survey_statistics(losses.double().mean(0), self.components)
+        scores = self._affinities(losses)
+        self.memory = replace(self.memory, assignment=assign(scores))
+        return self._statistics(losses, scores)
+
+    def _statistics(self, losses: torch.Tensor | None, scores: torch.Tensor | None) -> tuple[float, ...]:
+        """What goes into the totals of a round, for the next round's affinity."""
+        pooled = survey_statistics(None if losses is None else losses.double().mean(0), self.components)
+        if not self.phases.calibrates:
+            return pooled
+        resp = None if scores is None else responsibilities(scores)
+        return pooled + calibration_statistics(losses, resp, self.components)
 
     def gate(self, x: torch.Tensor, state: MixtureState) -> torch.Tensor:
         """Responsibilities from x alone, float64 (B, M); labels never enter."""
@@ -314,33 +334,35 @@ class FedGMIWork:
         gate = self.gate(x, state) if gate is None else gate
         return mix(gate, torch.stack([expert_predictions(self.bench.expert, w, x) for w in state.experts]))
 
-    def accuracy_metrics(self, state: MixtureState) -> dict[str, float]:
-        """Accuracy of the personalised prediction on validation and test parts, and the mean confidence of the gate."""
-        names = (
-            "validation_accuracy",
-            "validation_silos",
-            "test_accuracy",
-            "test_silos",
-            "confidence",
-            "confidence_silos",
-        )
-        metrics = dict.fromkeys(names, 0.0)
-        for part, x, y in (
-            ("validation", self.data.x_val, self.data.y_val),
-            ("test", self.data.x_test, self.data.y_test),
-        ):
-            if len(x) and self.partition != "truth":
-                gate = self.gate(x, state)
-                right = self.predict(x, state, gate).argmax(1) == y
-                metrics[f"{part}_accuracy"], metrics[f"{part}_silos"] = float(right.double().mean()), 1.0
-                if part == "validation":
-                    metrics["confidence"], metrics["confidence_silos"] = float(gate.max(1).values.mean()), 1.0
+    def accuracy_metrics(self, state: MixtureState, *parts: str) -> dict[str, float]:
+        """Accuracy of the personalised prediction on ``parts`` (validation, test), and the gate's mean confidence.
+
+        Each comes with a 1 for "could be measured", so that their sums give the mean over silos; zeros elsewhere.
+        """
+        measured = [f"{part}_accuracy" for part in ("validation", "test")] + ["confidence"]
+        metrics = dict.fromkeys([*measured, "validation_silos", "test_silos", "confidence_silos"], 0.0)
+        held = {"validation": (self.data.x_val, self.data.y_val), "test": (self.data.x_test, self.data.y_test)}
+        for part in parts if self.partition != "truth" else ():
+            x, y = held[part]
+            if not len(x):
+                continue
+            gate = self.gate(x, state)
+            right = self.predict(x, state, gate).argmax(1) == y
+            metrics |= {f"{part}_accuracy": float(right.double().mean()), f"{part}_silos": 1.0}
+            if part == "validation":
+                metrics |= {"confidence": float(gate.max(1).values.mean()), "confidence_silos": 1.0}
         return metrics
 
     def _affinities(self, losses: torch.Tensor) -> torch.Tensor:
-        settings: Any = self.affinity
-        offset = self.memory.offset if settings.offset else None
-        return affinities(losses, log_proportions(self.memory.alpha), settings.temperature, offset)
+        offset = self.memory.offset if self.affinity.offset else None
+        return affinities(losses, log_proportions(self.memory.alpha), self.temperature, offset)
+
+    @property
+    def temperature(self) -> float:
+        """T in force: set by hand, or fitted from the last totals (1 before the first)."""
+        if self.affinity.temperature != "auto":
+            return float(self.affinity.temperature)
+        return 1.0 if self.memory.temperature is None else float(self.memory.temperature[0])
 
     def _score(self, x: torch.Tensor, state: MixtureState) -> torch.Tensor:
         generator = self._generator("score") if self.affinity.score == "iwae" else None
@@ -390,7 +412,7 @@ def _zero_losses(layout: Layout) -> dict[str, float]:
 
 def memory_to_arrays(memory: Memory) -> OrderedDict[str, np.ndarray[Any, Any]]:
     """Memory → named arrays, for a checkpoint."""
-    found = ((name, getattr(memory, name)) for name in ("alpha", "assignment", "leaning", "offset", "moments"))
+    found = ((item.name, getattr(memory, item.name)) for item in fields(memory))
     return OrderedDict((name, value.numpy()) for name, value in found if value is not None)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from fedgmi_fedml.calibration import calibration_statistics_spec
 from fedgmi_fedml.config import Config
 from fedgmi_fedml.data import TableSchema, table_statistics_spec
 from fedgmi_fedml.initialisation import survey_statistics_spec
@@ -18,7 +19,7 @@ from fedgmi_fedml.models import build_expert, build_vae, export_state
 from fedgmi_fedml.packing import Layout, Part, StateDict
 from fedgmi_fedml.rounds.wire import Plan
 from fedgmi_fedml.shapes import DataShape
-from secure.types import MetricSpec, Rules, SessionParams, VectorSpec
+from secure.types import MetricSpec, Rules, SessionParams, StatisticSpec, VectorSpec
 
 MOMENTS, CANDIDATES, WARMUP, ROUNDS, EVALUATE = "moments", "candidates", "warmup", "rounds", "evaluate"
 ORDER = (MOMENTS, CANDIDATES, WARMUP, ROUNDS, EVALUATE)
@@ -85,8 +86,20 @@ class Phases:
         ]
         if phase == ROUNDS:
             metrics += self._accuracy_metrics(component=None)
-            return layout.spec(metrics, survey_statistics_spec(self.components) if "vae" in self.parts else ())
+            return layout.spec(metrics, self._round_statistics())
         return layout.spec(metrics)
+
+    def _round_statistics(self) -> tuple[StatisticSpec, ...]:
+        """What silos sum for the next round's affinity: pooled losses, and calibration where T is fitted."""
+        if "vae" not in self.parts:
+            return ()
+        pooled = survey_statistics_spec(self.components)
+        return pooled + calibration_statistics_spec(self.components) if self.calibrates else pooled
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the temperature is fitted (``temperature: auto``)."""
+        return self.config.fedgmi_args.affinity.temperature == "auto"
 
     def _accuracy_metrics(self, component: int | None) -> tuple[MetricSpec, ...]:
         """Accuracy summed over silos, and the number of silos that could measure one: their quotient is the mean."""
