@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secure.errors import ProtocolError
-from secure.fixedpoint import Segment, decode_metric, encode_metric, magnitude, quantise_into, segments
+from secure.fixedpoint import FRACTION_BITS, Segment, decode_metric, encode_metric, magnitude, quantise_into, segments
 from secure.keys import _Secretive
 from secure.messages import Release
 from secure.prg import CHUNK, MaskStream, accumulate, new_scratch
@@ -75,10 +75,11 @@ class _Plane:
         """The sum of honest silos never exceeds clip plus rounding, and is zero where a component is closed."""
         everything = segments(self._spec, [1.0 if is_open else 0.0 for is_open in opened])
         for part in everything:
-            view = values[part.start : part.stop]
             bound = part.bound + (len(self._params.cohort) + 1) // 2 if part.clip else 0
-            if int(view.max()) > bound or int(view.min()) < -bound:
-                raise ProtocolError("the sum lies beyond clip and rounding: some silo's upload was not honest")
+            for start in range(part.start, part.stop, CHUNK):
+                view = values[start : min(start + CHUNK, part.stop)]
+                if int(view.max()) > bound or int(view.min()) < -bound:
+                    raise ProtocolError("the sum lies beyond clip and rounding: some silo's upload was not honest")
         limits = [round(item.bound / item.resolution) * len(self._params.cohort) for item in self._spec.metrics]
         clipped_most = 10 * max(1, self._spec.length) * len(self._params.cohort)
         for item, value, limit in zip(self._spec.metrics, scalars, limits, strict=False):
@@ -106,6 +107,10 @@ class _Plane:
 class MaskedSilo(_Plane):
     """A silo's half: see ``plane.SiloPlane``."""
 
+    def __init__(self, params: SessionParams) -> None:
+        super().__init__(params)
+        self._norms: tuple[float, ...] = ()
+
     def check(self, vector: npt.NDArray[np.float32], metrics: Mapping[str, float], totals: Totals) -> tuple[int, ...]:
         """Refuse bad input; metrics as steps, zero where closed."""
         values = metric_values(self._spec, metrics, totals.open)
@@ -127,7 +132,7 @@ class MaskedSilo(_Plane):
             while len(chunk):
                 room = words[filled : filled + len(chunk)]
                 part, chunk = chunk[: len(room)], chunk[len(room) :]
-                clipped += _quantise(part, start, parts, room)
+                clipped += _quantise(part, start, parts, room, self._norms[start // CHUNK])
                 if tagger:
                     tagger.add(room.view(np.int32))
                 streams.words(room, scratch)
@@ -171,17 +176,29 @@ class MaskedSilo(_Plane):
         return aggregate
 
 
-def _quantise(chunk: npt.NDArray[np.float32], start: int, parts: Sequence[Segment], out: npt.NDArray[np.uint32]) -> int:
-    """Quantise the coordinates ``start`` … into ``out``, zeros where there is no share; returns how many clipped."""
+def _quantise(
+    chunk: npt.NDArray[np.float32], start: int, parts: Sequence[Segment], out: npt.NDArray[np.uint32], norm: float
+) -> int:
+    """Quantise the coordinates ``start`` … into ``out``, zeros where there is no share; returns how many clipped.
+
+    Args:
+        norm: no coordinate of the chunk is larger; where it is well below the clip, nothing needs to be looked for.
+    """
     clipped, stop = 0, start + len(chunk)
     for part in parts:
         low, high = max(part.start, start) - start, min(part.stop, stop) - start
         if low >= high:
             continue
-        if part.clip:
-            clipped += quantise_into(chunk[low:high], part.scale, part.clip, out[low:high].view(np.int32), part.name)
+        piece, room = chunk[low:high], out[low:high]
+        if not part.clip:
+            room[...] = 0
+        elif norm < 0.99 * part.clip and norm * part.scale < 1 << FRACTION_BITS:
+            floats = room.view(np.float32)
+            np.multiply(piece, np.float32(part.scale), out=floats)
+            np.rint(floats, out=floats)
+            np.copyto(room.view(np.int32), floats, casting="unsafe")
         else:
-            out[low:high] = 0
+            clipped += quantise_into(piece, part.scale, part.clip, room.view(np.int32), part.name)
     return clipped
 
 

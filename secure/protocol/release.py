@@ -12,6 +12,7 @@ import numpy.typing as npt
 from secure.errors import InputError, ProtocolError
 from secure.gate import size_classes
 from secure.messages import Release
+from secure.prg import CHUNK
 from secure.types import Aggregate, Contribution, SessionParams, VectorSpec
 
 
@@ -20,8 +21,11 @@ def byte_view(array: npt.NDArray[Any]) -> memoryview:
     return array.data.cast("B") if array.size else memoryview(b"")
 
 
-def check_vector(spec: VectorSpec, vector: Any) -> None:
+def check_vector(spec: VectorSpec, vector: Any) -> tuple[float, ...]:
     """Refuse anything but a finite, flat, contiguous float32 vector of the agreed length. No temporaries.
+
+    Returns:
+        The norm of each ``CHUNK`` of coordinates: no coordinate in it is larger.
 
     Raises:
         InputError: names the block that holds NaN or infinity.
@@ -32,9 +36,11 @@ def check_vector(spec: VectorSpec, vector: Any) -> None:
         raise InputError(f"the vector must be flat and contiguous, with {spec.length} coordinates")
     # A NaN or an infinity survives a sum of squares; the converse (overflow) is looked at block by block.
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = math.isfinite(float(np.dot(vector, vector)))
-    if not finite:
+        parts = (vector[start : start + CHUNK] for start in range(0, len(vector), CHUNK))
+        squares = [float(np.dot(part, part)) for part in parts]
+    if not all(map(math.isfinite, squares)):
         _name_bad_block(spec, vector)
+    return tuple(math.sqrt(square) for square in squares)
 
 
 def _name_bad_block(spec: VectorSpec, vector: npt.NDArray[np.float32]) -> None:

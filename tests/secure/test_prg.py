@@ -29,8 +29,8 @@ NIST_CIPHER = bytes.fromhex(
     "601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c5"
     "2b0930daa23de94ce87017ba2d84988ddfc9c58db67aada613c2dd08457941a6"
 )
-# AES-256 of counter block 2 under the zero key: first block of our streams for that key (ciphertext of GCM test case 14,
-# whose plaintext, key and nonce are all zero; McGrew and Viega, submission to NIST).
+# AES-256 of counter block 2 under the zero key: first block of our streams for that key (ciphertext of GCM test case
+# 14, whose plaintext, key and nonce are all zero; McGrew and Viega, submission to NIST).
 ZERO_BLOCK = bytes.fromhex("cea7403d4d606b6e074ec5d3baf39d18")
 
 
