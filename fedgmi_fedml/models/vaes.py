@@ -92,7 +92,9 @@ class Vae(nn.Module):
     def reconstruction_nll(self, x: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
         """−log p(x | z), (B,) nats: Bernoulli cross-entropy from logits, or the Gaussian's negative log-density."""
         if self.likelihood == "bernoulli":
-            return functional.binary_cross_entropy_with_logits(decoded.to(x.dtype), x, reduction="none").flatten(1).sum(1)
+            return (
+                functional.binary_cross_entropy_with_logits(decoded.to(x.dtype), x, reduction="none").flatten(1).sum(1)
+            )
         log_scale = self.log_scale()
         squares = ((x - decoded) * torch.exp(-log_scale)).square()
         return (0.5 * (squares + _LOG_2PI) + log_scale).flatten(1).sum(1)
@@ -207,27 +209,28 @@ class ConvVae(Vae):
         max_scale: float = 2.0,
         kl_weight: float = 1.0,
     ) -> None:
+        if not channels:
+            raise ModelError("the convolutional VAE needs at least one stage: give channels")
         if not shape.is_image:
             raise ModelError("the convolutional VAE needs images; use vae: tabular or mlp for tables")
         super().__init__(shape, latent, likelihood, (1,), min_scale, max_scale, kl_weight)
-        planes = (shape.input_shape[0], *channels)
-        sizes = [tuple(shape.input_shape[1:])]
+        planes = list(pairwise((shape.input_shape[0], *channels)))
+        sizes = [(shape.input_shape[1], shape.input_shape[2])]
         for _ in channels:
-            sizes.append(tuple((side + 1) // 2 for side in sizes[-1]))
-        flat = planes[-1] * sizes[-1][0] * sizes[-1][1]
+            height, width = sizes[-1]
+            sizes.append(((height + 1) // 2, (width + 1) // 2))
         down: list[nn.Module] = []
-        up: list[nn.Module] = [nn.Unflatten(1, (planes[-1], *sizes[-1]))]
-        for index in range(len(channels)):
-            down += [nn.Conv2d(planes[index], planes[index + 1], 3, stride=2, padding=1), nn.ReLU(inplace=True)]
-        for index in reversed(range(len(channels))):
+        for outer, inner in planes:
+            down += [nn.Conv2d(outer, inner, 3, stride=2, padding=1), nn.ReLU(inplace=True)]
+        up: list[nn.Module] = []
+        for (outer, inner), (large, small) in reversed(list(zip(planes, pairwise(sizes), strict=True))):
             # A kernel of 3 with stride 2 gives 2n − 1; output padding makes it 2n where the original side was even.
-            padding = tuple(
-                target - (2 * side - 1) for target, side in zip(sizes[index], sizes[index + 1], strict=True)
-            )
-            up += [nn.ReLU(inplace=True)] if index < len(channels) - 1 else []
-            up += [nn.ConvTranspose2d(planes[index + 1], planes[index], 3, 2, 1, output_padding=padding)]
+            padding = (large[0] - 2 * small[0] + 1, large[1] - 2 * small[1] + 1)
+            up += [nn.ReLU(inplace=True), nn.ConvTranspose2d(inner, outer, 3, 2, 1, output_padding=padding)]
+        deepest = (planes[-1][1], *sizes[-1])
+        flat = math.prod(deepest)
         self.encoder = nn.Sequential(*down, nn.Flatten(1), *dense((flat, hidden, 2 * latent)))
-        self.decoder = nn.Sequential(*dense((latent, hidden, flat)), nn.ReLU(inplace=True), *up)
+        self.decoder = nn.Sequential(*dense((latent, hidden, flat)), nn.Unflatten(1, deepest), *up)
 
     def encode_raw(self, x: torch.Tensor) -> torch.Tensor:
         return self.encoder(x)
