@@ -10,10 +10,9 @@ evaluate     personalised accuracy on the held-out parts
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,95 +27,12 @@ from fedgmi_fedml.models import VaeBank, build_expert, build_vae
 from fedgmi_fedml.packing import FloatVector, Layout
 from fedgmi_fedml.personalise import mix
 from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, MOMENTS, ROUNDS, WARMUP, Phases, derive_seed
+from fedgmi_fedml.rounds.update import LocalUpdate, Memory
 from fedgmi_fedml.rounds.wire import Plan
 from secure.types import Totals
 
 Partition = Literal["map", "single", "truth"]
 """How samples find their component: MAP under the VAEs; all to component 0 (FedAvg); the true one (the oracle)."""
-
-
-@dataclass(frozen=True, repr=False)
-class LocalUpdate:
-    """What a silo brings to a session. Its printed form hides the values.
-
-    Attributes:
-        samples: per component n_i^j (warm-up: R_i^j n_i); size classes are made of them in ``secure``.
-        vector: local − global, float32 (P,), not yet weighted; ``None`` where the phase uploads no models.
-        statistics: for the totals, seen as sums by silos only.
-        metrics: seen as sums by the server; those of a component are multiplied by the silo's share of it.
-    """
-
-    samples: tuple[float, ...]
-    vector: FloatVector | None = None
-    statistics: tuple[float, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return "LocalUpdate(values hidden)"
-
-    def without_vector(self) -> LocalUpdate:
-        """The same, once the vector lies on disk."""
-        return replace(self, vector=None)
-
-    def weighted_metrics(self, share: Sequence[float]) -> dict[str, float]:
-        """Metrics with those named ``….j`` multiplied by the silo's share of component j."""
-        weighted = {}
-        for name, value in self.metrics.items():
-            _, dot, j = name.rpartition(".")
-            weighted[name] = value * share[int(j)] if dot else value
-        return weighted
-
-
-@dataclass(frozen=True, repr=False)
-class Memory:
-    """What a silo remembers between rounds; it never leaves the silo. Goes with the models of one digest.
-
-    Attributes:
-        alpha: mixture proportions α_i, float64 (M,).
-        assignment: component of every training sample, int64 (n,), or ``None`` before the first partition.
-        leaning: warm-up responsibilities R_i^j from the last survey, float64 (M,), or ``None``.
-        offset: pooled mean loss of each component from the last totals, float64 (M,) nats, or ``None``.
-        temperature: fitted T and whether it was identified, (2,), or ``None`` where it is set by hand.
-        moments: for tables the mean and spread of every feature over all silos, float64 (2, F), or ``None``.
-    """
-
-    alpha: torch.Tensor
-    assignment: torch.Tensor | None = None
-    leaning: torch.Tensor | None = None
-    offset: torch.Tensor | None = None
-    moments: torch.Tensor | None = None
-    temperature: torch.Tensor | None = None
-
-    def __repr__(self) -> str:
-        return "Memory(values hidden)"
-
-
-class LocalWork(Protocol):
-    """What the silo's driver asks of a method."""
-
-    def work(self, plan: Plan, state: MixtureState) -> LocalUpdate:
-        """Train from ``state``; may take minutes."""
-
-    def on_totals(self, plan: Plan, totals: Totals) -> None:
-        """The cohort's totals are known."""
-
-    def remember(self, memory: Memory) -> None:
-        """Take up a memory, from a checkpoint say; a table is standardised with the moments in it."""
-        self.memory = memory
-        if memory.moments is not None and self.phases.schema is not None:
-            mean, spread = (tuple(row.tolist()) for row in memory.moments)
-            self.data = apply_moments(self.data, TableMoments(self.phases.schema, mean, spread))
-            self._check_range()
-
-    def _check_range(self) -> None:
-        if self.bench.vae is not None and len(self.data.x_train):
-            self.bench.vae.check_range(self.data.x_train)
-
-    def on_release(self, plan: Plan | None, digest: bytes) -> None:
-        """The shared models have moved on to ``digest`` (``plan`` is ``None`` where this silo took no part)."""
-
-    def finish(self, final: MixtureState, best: MixtureState) -> None:
-        """The run is over."""
 
 
 class Workbench:
@@ -408,14 +324,3 @@ def _empty(layout: Layout) -> FloatVector:
 
 def _zero_losses(layout: Layout) -> dict[str, float]:
     return {f"{part}_loss.{j}": 0.0 for part in layout.parts for j in range(layout.components)}
-
-
-def memory_to_arrays(memory: Memory) -> OrderedDict[str, np.ndarray[Any, Any]]:
-    """Memory → named arrays, for a checkpoint."""
-    found = ((item.name, getattr(memory, item.name)) for item in fields(memory))
-    return OrderedDict((name, value.numpy()) for name, value in found if value is not None)
-
-
-def memory_from_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Memory:
-    """Inverse of ``memory_to_arrays``."""
-    return Memory(**{name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})

@@ -14,10 +14,10 @@ import numpy as np
 
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.packing import FloatVector
-from fedgmi_fedml.rounds.local import LocalUpdate, LocalWork
 from fedgmi_fedml.rounds.models_codec import decode_models
 from fedgmi_fedml.rounds.phases import EVALUATE, Phases
 from fedgmi_fedml.rounds.store import StateStore
+from fedgmi_fedml.rounds.update import LocalUpdate, LocalWork
 from fedgmi_fedml.rounds.wire import (
     Beacon,
     Commitments,

@@ -31,6 +31,9 @@ def silo_report(work: FedGMIWork, state: MixtureState) -> dict[str, Any]:
         "assigned": torch.bincount(assignment, minlength=work.components).tolist(),
         "train_samples": len(data.x_train),
         "unreadable_files": data.skipped,
+        "temperature": work.temperature,
+        "offset": None if memory.offset is None else memory.offset.tolist(),
+        "moments": None if memory.moments is None else memory.moments.tolist(),
         "misassignment": _doubt(work, data, state),
         "test": _accuracy(work, data, state),
     }

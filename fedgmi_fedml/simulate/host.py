@@ -18,11 +18,12 @@ from fedgmi_fedml.baselines import METHODS, local_only
 from fedgmi_fedml.config import Config
 from fedgmi_fedml.data import Federation
 from fedgmi_fedml.mixture import MixtureState
-from fedgmi_fedml.rounds.local import FedGMIWork, Memory, Workbench, memory_from_arrays, memory_to_arrays
+from fedgmi_fedml.rounds.local import FedGMIWork, Workbench
 from fedgmi_fedml.rounds.phases import ORDER, Phases
 from fedgmi_fedml.rounds.silo import SiloRun
 from fedgmi_fedml.rounds.silo_report import silo_report
 from fedgmi_fedml.rounds.store import StateStore
+from fedgmi_fedml.rounds.update import Memory, memory_from_arrays, memory_to_arrays
 from secure.api import Credentials
 from secure.identity import Identity
 from secure.journal import Journal

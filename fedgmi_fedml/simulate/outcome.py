@@ -14,7 +14,7 @@ import torch
 from fedgmi_fedml import atomic
 from fedgmi_fedml.checkpoint import save_models
 from fedgmi_fedml.config import Config
-from fedgmi_fedml.data import Federation
+from fedgmi_fedml.data import Federation, TableMoments
 from fedgmi_fedml.diagnostics import (
     collapsed_posteriors,
     effective_components,
@@ -35,6 +35,7 @@ from fedgmi_fedml.simulate.parties import Parties
 from fedgmi_fedml.simulate.watch import Watch
 from fedgmi_fedml.summary import RulesSummary, RunSummary, SecureSummary, current_versions
 from secure.gate import feasibility
+from secure.identity import fingerprint
 from secure.types import Rules
 
 FloatArray = npt.NDArray[np.float64]
@@ -113,26 +114,14 @@ def _summary(
     progress, watch = result.progress, result.watch
     if progress is None or watch is None:
         raise ValueError("FedGMI ran without a server")
-    weights = np.sum([report["assigned"] for report in reports.values()], axis=0)
     separability = torch.tensor(progress.separability) if progress.separability else None
-    table = _expert_table(reports)
-    oracle = results.get("oracle")
+    best = progress.best or progress.state
     summary = RunSummary(
         run_name=config.common_args.run_name,
         dataset=config.data_args.dataset,
         components=config.fedgmi_args.components,
         silos=len(federation.silos),
-        alpha_mae=None if matching is None else matching.alpha_mae,
-        partition_accuracy=None if matching is None else _partition_accuracy(reports, matching),
-        expert_accuracy=None if table is None else table.tolist(),
-        specialisation_gap=None if table is None or matching is None else specialisation_gap(table, matching),
-        personalised_accuracy=result.mean_accuracy(),
-        pooled_accuracy={name: method.pooled_accuracy() for name, method in results.items()},
-        oracle_accuracy=None if oracle is None else oracle.mean_accuracy(),
-        effective_components=effective_components(weights.tolist(), separability),
-        misassignment_rate=mean_defined(
-            [r["misassignment"] for r in reports.values() if r["misassignment"] is not None]
-        ),
+        **_quality(results, reports, matching, separability),
         samples_used=sum(report["train_samples"] for report in reports.values()),
         samples_skipped=sum(silo.skipped for silo in federation.silos),
         rounds=progress.round,
@@ -143,10 +132,34 @@ def _summary(
         seed=config.common_args.random_seed,
         versions=current_versions(),
         config_digest=config.digest(),
-        model_digests={"final": progress.state.digest.hex(), "best": (progress.best or progress.state).digest.hex()},
+        model_digests={"final": progress.state.digest.hex(), "best": best.digest.hex()},
     )
     summary.warnings = _warnings(config, federation, progress, watch, summary, separability)
     return summary
+
+
+def _quality(
+    results: Mapping[str, MethodResult], reports: Mapping[int, dict[str, Any]], matching: Matching | None,
+    separability: torch.Tensor | None,
+) -> dict[str, Any]:  # fmt: skip
+    """How good mixtures, partition, experts and predictions are."""
+    weights = np.sum([report["assigned"] for report in reports.values()], axis=0)
+    table = _expert_table(reports)
+    oracle = results.get("oracle")
+    doubts = [r["misassignment"] for r in reports.values() if r["misassignment"] is not None]
+    quality: dict[str, Any] = {
+        "expert_accuracy": table,
+        "personalised_accuracy": results["fedgmi"].mean_accuracy(),
+        "pooled_accuracy": {name: method.pooled_accuracy() for name, method in results.items()},
+        "oracle_accuracy": None if oracle is None else oracle.mean_accuracy(),
+        "effective_components": effective_components(weights.tolist(), separability),
+        "misassignment_rate": mean_defined(doubts),
+    }
+    if matching is not None:
+        quality |= {"alpha_mae": matching.alpha_mae, "partition_accuracy": _partition_accuracy(reports, matching)}
+        if table is not None:
+            quality["specialisation_gap"] = specialisation_gap(table, matching)
+    return quality
 
 
 def _partition_accuracy(reports: Mapping[int, dict[str, Any]], matching: Matching) -> float:
@@ -199,7 +212,7 @@ def _secure(config: Config, result: MethodResult, federation: Federation, partie
         cohort_size=k,
         clip=secure.clip,
         clipped_share=watch.clipped_share,
-        roster=parties.roster.digest().hex()[:16] if parties.roster else None,
+        roster=fingerprint(parties.roster.digest()) if parties.roster else None,
         sessions=watch.sessions,
         aborted_sessions=watch.aborted,
         dropped_silos=len(watch.dropped),
@@ -244,7 +257,7 @@ def _save_models(
 ) -> None:
     """``models/best`` and ``models/final``: safetensors with a manifest that says how to build the modules."""
     progress = result.progress
-    meta: dict[str, Any] = {
+    meta = _calibration(result, federation) | {
         "config_digest": config.digest(),
         "class_names": list(federation.class_names),
         "input_shape": list(federation.shape.input_shape),
@@ -256,6 +269,16 @@ def _save_models(
         models |= {f"expert-{j}": model for j, model in enumerate(state.experts)}
         number = None if progress is None else progress.best_round if which == "best" else progress.round - 1
         save_models(out / "models" / which, models, {**meta, "round": number, "digest": state.digest.hex()})
+
+
+def _calibration(result: MethodResult, federation: Federation) -> dict[str, Any]:
+    """What a prediction needs beside the models: fitted temperature, offsets, a table's moments (the silos' own)."""
+    report = result.reports[min(result.reports)]["final"]
+    meta: dict[str, Any] = {key: report[key] for key in ("temperature", "offset") if report[key] is not None}
+    if federation.schema is not None:
+        mean, spread = report["moments"]
+        meta["moments"] = TableMoments(federation.schema, tuple(mean), tuple(spread)).to_dict()
+    return meta
 
 
 def _report_data(
@@ -282,9 +305,10 @@ def _report_data(
         "samples": _decoded(config, federation, progress.best or progress.state),
     }
     if matching is not None and federation.true_alpha is not None:
-        true, names = federation.true_alpha, federation.component_names
-        data["true_alpha"] = np.stack([true[:, t] if t >= 0 else 0 * true[:, 0] for t in matching.true_of], axis=1)
-        data["true_names"] = np.array([names[t] if 0 <= t < len(names) else "none" for t in matching.true_of])
+        data["true_alpha"], data["true_of"] = federation.true_alpha, np.array(matching.true_of)
+        data["true_names"] = np.array(federation.component_names)
+    if federation.schema is not None:
+        data["feature_names"] = np.array(federation.schema.features)
     return ReportData(**data)
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,14 +22,15 @@ from fedgmi_fedml.errors import Interrupted, RunEndedEarly, RunError
 from fedgmi_fedml.progress import Progress, open_progress
 from fedgmi_fedml.report import write_report
 from fedgmi_fedml.rounds import fedgmi
-from fedgmi_fedml.rounds.phases import Phases
+from fedgmi_fedml.rounds.phases import ORDER, Phases
 from fedgmi_fedml.rounds.server import ServerRun
 from fedgmi_fedml.simulate.checkpoints import restore, save
 from fedgmi_fedml.simulate.outcome import MethodResult, write_outcome
 from fedgmi_fedml.simulate.parties import Parties
 from fedgmi_fedml.simulate.pump import Fault, Pump, no_fault
+from fedgmi_fedml.simulate.truth import Truth
 from fedgmi_fedml.simulate.watch import Watch
-from fedgmi_fedml.telemetry import Telemetry, open_telemetry
+from fedgmi_fedml.telemetry import Telemetry, open_telemetry, rewind
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class Simulation:
         self._checkpointer, self._telemetry, self._progress, self._fault = checkpointer, telemetry, progress, fault
         self.position = "before the first round"
         self._unsaved: fedgmi.Progress | None = None
+        self._truth = Truth(federation)
 
     def run(self, resume: bool) -> dict[str, MethodResult]:
         """Every method's result, by name."""
@@ -103,6 +106,8 @@ class Simulation:
         true_components = len(self.federation.component_names) or self.config.fedgmi_args.components
         config = method.configure(self.config, true_components)
         restored = restore(self._checkpointer) if resume and name == "fedgmi" else None
+        if restored:
+            self._forget_after(restored.progress)
         watch = Watch(name, self._telemetry, self._progress)
         script = fedgmi.FedGMI(
             save=self._note if name == "fedgmi" else lambda progress: None,
@@ -113,7 +118,13 @@ class Simulation:
             phases = Phases(config, self.federation.shape, method.parts, self.federation.schema)
             server = ServerRun(phases, self.parties.ids, run_id, script, self.parties.server, Path(spool), notify=watch)
             watch.server = server
-            pump = Pump(server, self.parties.hosts, fault=self._fault, after_server=self._save, check=self._check)
+            pump = Pump(
+                server,
+                self.parties.hosts,
+                fault=self._fault,
+                after_server=lambda: self._between(watch),
+                check=self._check,
+            )
             pump.run(self.parties.start(name, run_id, restored.memories if restored else None))
         if script.outcome != "finished":
             raise RunEndedEarly(
@@ -121,15 +132,28 @@ class Simulation:
             )
         return MethodResult(script.progress, self.parties.gather("reports"), watch, dict(server.traffic))
 
+    def _forget_after(self, progress: fedgmi.Progress) -> None:
+        """Rounds that are done again are not to be told twice."""
+        here = (ORDER.index(progress.phase), progress.round)
+
+        def keep(line: dict[str, Any]) -> bool:
+            return line.get("method") == "fedgmi" and (ORDER.index(line["phase"]), line["round"]) < here
+
+        rewind(self.out / "rounds.jsonl", keep)
+
     def _note(self, progress: fedgmi.Progress) -> None:
         self._unsaved = progress
         self.position = f"before {progress.phase} {progress.round}"
 
-    def _save(self) -> None:
-        """Write the checkpoint between the server's step and the first message of the next one."""
+    def _between(self, watch: Watch) -> None:
+        """Before the first message of the server's next step: write the checkpoint and the round's line."""
+        if self._unsaved is None and watch.pending is None:
+            return
+        memories = self.parties.gather("memories") if watch.method == "fedgmi" else {}
+        watch.flush(self._truth.figures(memories))
         if self._unsaved is not None:
             progress, self._unsaved = self._unsaved, None
-            save(self._checkpointer, progress, self.parties.gather("memories"))
+            save(self._checkpointer, progress, memories)
 
     def _check(self) -> None:
         """A silo's local work that raised ends a simulation: there is no other hospital to be polite to."""

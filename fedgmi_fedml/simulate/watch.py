@@ -26,6 +26,7 @@ class Watch:
         self.phase_seconds: dict[str, float] = {}
         self.clipped_share, self.sessions, self.aborted, self.partial, self.uploads = 0.0, 0, 0, 0, 0
         self.dropped: set[int] = set()
+        self.pending: dict[str, Any] | None = None
         self.server: ServerRun | None = None
         self._last = time.monotonic()
         self._before = Traffic()
@@ -40,7 +41,7 @@ class Watch:
             return
         if event == "phase":
             label = fields["phase"] if self.method == "fedgmi" else f"{self.method}: {fields['phase']}"
-            self._progress.phase(label, fields["total"] - fields["done"])
+            self._progress.phase(label, fields["total"], fields["done"])
         self._telemetry.event(event, method=self.method, **fields)
 
     def _round(self, fields: dict[str, Any]) -> None:
@@ -65,11 +66,17 @@ class Watch:
         record |= summed(metrics) | self._traffic()
         if phase == "candidates":
             record |= {"candidate_loss": fields["candidate_loss"]}
-        self._telemetry.round(record)
+        self.pending = record
         if phase not in ("evaluate", "moments"):
             self._progress.advance()
         for reason in fields["failed"]:
             self._telemetry.event("aborted", method=self.method, phase=phase, round=fields["round"], reason=reason)
+
+    def flush(self, figures: dict[str, Any]) -> None:
+        """Write the last round's line, with what else a simulation may know of it."""
+        if self.pending is not None:
+            self._telemetry.round(self.pending | figures)
+            self.pending = None
 
     def _traffic(self) -> dict[str, int]:
         """Bytes and messages since the last line."""

@@ -96,7 +96,7 @@ def _serve(connection: Connection, config: Config, ids: tuple[int, ...], scratch
                 from fedgmi_fedml.data import load_federation
                 from fedgmi_fedml.simulate.host import SiloHost
 
-                host = SiloHost(config, load_federation(config), ids, scratch)
+                host = SiloHost(config, load_federation(config, only={i - 1 for i in ids}), ids, scratch)
             result = getattr(host, command)(*arguments)
             if command in ("open", "handle"):
                 for reply in result:
