@@ -31,6 +31,7 @@ from secure.api import (
     open_silo,
 )
 from secure.codec import decode, encode, peek_kind
+from secure.gate import infeasible
 from secure.identity import Identity
 from secure.journal import Journal
 from secure.messages import Abort, Piece
@@ -83,7 +84,8 @@ class World:
             ],
             server_key=self.server_identity.public_key,
         )
-        settings = {"rules": self.rules, "min_cohort": max(3, self.rules.gate()), **policy}
+        smallest = next(k for k in range(3, 129) if not infeasible(k, self.rules))
+        settings = {"rules": self.rules, "min_cohort": smallest, **policy}
         self.policy = Policy.for_roster(self.roster, NOW, **settings)
         self.journals = {silo: Journal() for silo in self.silos}
 
