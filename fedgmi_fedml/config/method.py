@@ -90,8 +90,11 @@ class SecureArgs(Section):
         default="masked", description="Data plane. none protects nothing: for measurement only, named by every party."
     )
     rules: RulesArgs = Field(default=RulesArgs(), description="What every silo insists on.")
-    clip: Positive = Field(
-        default=8.0, description="Largest weighted change of a parameter; same unit as the parameters."
+    clip: float = Field(
+        default=8.0,
+        gt=0,
+        le=1024,
+        description="Largest weighted change of a parameter, in its own unit; one fixed-point step is clip / 2^29.",
     )
     piece_bytes: int = Field(default=1 << 20, ge=4096, le=1 << 26, description="One authenticated upload piece, bytes.")
     deadlines: Deadlines = Field(default=Deadlines(), description="How long the server waits, seconds.")

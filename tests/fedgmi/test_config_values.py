@@ -74,6 +74,10 @@ def test_clip_must_be_positive(clip: str) -> None:
     assert "fedgmi_args.secure.clip: must be above 0" in one(f"fedgmi_args.secure.clip={clip}")
 
 
+def test_a_clip_too_large_for_useful_steps() -> None:
+    assert "fedgmi_args.secure.clip: must be at most 1024, is 1000000.0" in one("fedgmi_args.secure.clip=1e6")
+
+
 @pytest.mark.parametrize(
     ("setting", "nearest", "valid"),
     [
