@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedgmi_fedml.errors import ModelError
-from fedgmi_fedml.models import Bank, DataShape, export_state, load_state, make_vae, parameter_count
+from fedgmi_fedml.models import Bank, DataShape, export_state, load_state, make_expert, make_vae, parameter_count
 
 torch.set_num_threads(1)
 
@@ -77,3 +77,8 @@ def test_bank_loads_one_state_at_a_time() -> None:
 
 def test_parameter_count_includes_float_buffers_only() -> None:
     assert parameter_count(net()) == 2 * 3 + 3 + 4 * 3
+
+
+def test_exported_tensors_have_the_ordinary_layout() -> None:
+    state = export_state(make_expert("cnn", {}, DataShape((3, 8, 8), 2), 0))
+    assert all(value.is_contiguous() for value in state.values())
