@@ -181,13 +181,22 @@ class Journal:
         return None if step is None else (step[0], step[1], step[2])
 
     def bind(
-        self, phase: str, start_digest: bytes, survivors: Sequence[SiloId], session: bytes, *, colluders: int = 1
+        self,
+        phase: str,
+        start_digest: bytes,
+        survivors: Sequence[SiloId],
+        session: bytes,
+        *,
+        colluders: int = 1,
+        cohort: Sequence[SiloId] = (),
     ) -> None:
         """Bind (phase, starting digest) to a survivor set: call before signing it. Idempotent.
 
+        The cohort is bound too: weights are shares of its totals, so two sums over the same survivors of two cohorts
+        differ by a factor, which shows the weight of whoever is in only one of them.
+
         Raises:
-            PolicyRefusal: another set is bound, or together with the sets of other phases fewer than c + 2 silos would
-                be isolated.
+            PolicyRefusal: another set or cohort is bound, or sets of several phases would isolate fewer than c + 2.
             JournalError: damaged or not writable.
         """
         members = sorted(survivors)
@@ -195,15 +204,15 @@ class Journal:
             name, record = self._binding(start_digest)
             live = {key: item for key, item in record["phases"].items() if item["sessions"]}
             bound = live.get(phase)
-            if bound is not None and bound["survivors"] != members:
+            if bound is not None and (bound["survivors"], bound["cohort"]) != (members, sorted(cohort)):
                 raise PolicyRefusal(
-                    f"phase {phase!r} was released (or may have been) from these starting models with other survivors; "
-                    "start from other models or another seed"
+                    f"phase {phase!r} was released (or may have been) from these starting models with other survivors "
+                    "or another cohort; start from other models or another seed"
                 )
             if bound is None:
                 others = [item["survivors"] for item in live.values()]
                 _check_isolation([*others, members], colluders)
-                bound = {"survivors": members, "sessions": {}}
+                bound = {"survivors": members, "cohort": sorted(cohort), "sessions": {}}
             bound["sessions"].setdefault(session.hex(), "bound")
             record["phases"][phase] = bound
             self._write(name, record)

@@ -16,7 +16,8 @@ from secure.types import SessionParams, SiloId
 UNSAID = "this silo cannot take part; its own log says why"
 
 
-def _culprits(error: BaseException) -> tuple[SiloId, ...]:
+def culprits_of(error: BaseException) -> tuple[SiloId, ...]:
+    """Whom an error convicts."""
     return (error.culprit,) if isinstance(error, BlameError) else ()
 
 
@@ -61,7 +62,7 @@ class SiloMachine(_Secretive, ABC):
             self._taken.add(mark)
             return events
         except SecureError as error:
-            return self._end(str(error), _culprits(error), _sayable(error))
+            return self._end(str(error), culprits_of(error), _sayable(error))
         except Exception as error:  # a bug of ours must not leave secrets in a live session
             return self._end(f"internal error ({type(error).__name__})", (), UNSAID)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from secure.codec import BULK_OVERHEAD, Signed, decode, encode, peek_kind
 from secure.credentials import Credentials
-from secure.errors import BlameError, ProtocolError
+from secure.errors import ProtocolError
 from secure.events import Event, Send, SessionReleased, SessionSurveyed
 from secure.gate import feasibility
 from secure.keys import RandomBytes, SealingKey
@@ -41,7 +41,7 @@ from secure.protocol.agreement import session_of, verified
 from secure.protocol.consistency import least_survivors, receipts_digest
 from secure.protocol.dealing import leaves_of, transcript_of
 from secure.protocol.intake import Intake
-from secure.protocol.machine import ServerMachine
+from secure.protocol.machine import ServerMachine, culprits_of
 from secure.protocol.plane import ServerPlane
 from secure.protocol.proposal import make_proposal, proposal_hash
 from secure.protocol.recovery import Recovery
@@ -57,9 +57,7 @@ class ControlServer(ServerMachine):
     """The server's session, whatever the data plane.
 
     Args:
-        params: the proposal.
         credentials: identity with the roster's server key, and the roster.
-        plane: data plane.
         spool_dir: where uploads wait.
         random: source of secrets (its one-time key).
         earlier: ``Void`` messages of an earlier session.
@@ -83,7 +81,7 @@ class ControlServer(ServerMachine):
         draft = make_proposal(params, self._key.public, tuple(earlier))
         signature = credentials.identity.sign(draft.label(), draft.body())
         self._proposal, self._payload = proposal_hash(draft), encode(replace(draft, signature=signature))
-        self._layout, self._quorum = Layout.of(params.spec), feasibility(len(params.cohort)).quorum
+        self._layout, self._case = Layout.of(params.spec), feasibility(len(params.cohort))
         self._state, self._session = "adverts", b""
         self._got: dict[SiloId, Any] = {}
         self._adverts: dict[SiloId, Advert] = {}
@@ -94,6 +92,7 @@ class ControlServer(ServerMachine):
         self._receipts = b""
         self._recovery: Recovery | None = None
         self._voids: dict[SiloId, bytes] = {}
+        self._accused: set[SiloId] = set()
         self.liars: set[SiloId] = set()
 
     @property
@@ -215,15 +214,15 @@ class ControlServer(ServerMachine):
         return self._take_one(message)
 
     def _silo_aborted(self, sender: SiloId, message: Abort) -> Iterable[Event]:
-        """A silo is gone, and may say whom it blames."""
+        """A silo is gone, and may say whom it blames: its word, which the server cannot check."""
         self.complaints.append((sender, message.reason))
         if sender in self._gone:
             return []
         self._gone.add(sender)
+        self._accused.update(message.culprits)
         if self._state in EARLY:
-            blamed = message.culprits or (sender,)
-            return self._stop(f"silo {sender} ended the session: {message.reason}", blamed)
-        return self._went(sender)
+            return self._stop(f"silo {sender} ended the session: {message.reason}", message.culprits or (sender,))
+        return self._advance()
 
     def _take_void(self, sender: SiloId, payload: bytes) -> list[Event]:
         void = decode(payload, Void)
@@ -260,24 +259,16 @@ class ControlServer(ServerMachine):
         """Close the step once nobody is waited for; stop when too few are left to ever finish."""
         left = [silo for silo in self.params.cohort if silo in self._answered or silo not in self._gone]
         short = self.params.survey or (self._intake is not None and self._intake.ends_here)
-        least = self._quorum if short else least_survivors(self.params)
+        least = self._case.quorum if short else least_survivors(self.params)
         if self._state in ("consents", "reveals"):
-            left, least = [silo for silo in left if silo in self._survivors], self._quorum
+            left, least = [silo for silo in left if silo in self._survivors], self._case.quorum
         if len(left) < least:
-            return self._stop("fewer silos are left than the rules demand", tuple(self._gone))
+            return self._stop("fewer silos are left than the rules demand", self._accused or self._gone)
         return [] if self.waiting_for else self._close()
 
     def _close(self) -> list[Event]:
-        closing: dict[str, Callable[[], list[Event]]] = {
-            "adverts": self._close_adverts,
-            "shares": self._close_shares,
-            "receipts": self._close_receipts,
-            "sums": self._close_sums,
-            "uploads": self._close_uploads,
-            "consents": self._close_consents,
-            "reveals": self._close_reveals,
-        }
-        return closing[self._state]()
+        close: Callable[[], list[Event]] = getattr(self, f"_close_{self._state}")
+        return close()
 
     def _enter(self, state: str, events: Sequence[Event]) -> list[Event]:
         """Go to the next step; silos that went in the last one may already be too many for it."""
@@ -325,13 +316,12 @@ class ControlServer(ServerMachine):
         groups: dict[bytes, list[SiloId]] = {}
         for silo in sorted(self._got):
             groups.setdefault(self._got[silo].totals, []).append(silo)
-        agreeing = max(groups.values(), key=len, default=[])[: self._quorum]
-        if len(agreeing) < self._quorum:
+        agreeing = max(groups.values(), key=len, default=[])[: self._case.quorum]
+        if len(agreeing) < self._case.quorum:
             return self._stop("silos disagree about the totals", ())
         signatures = tuple(self._got[silo].signature for silo in agreeing)
-        threshold = feasibility(len(self.params.cohort)).threshold
         self._recovery = Recovery(
-            self._session, self._proposal, self._adverts, self._hashes, self._survivors, threshold
+            self._session, self._proposal, self._adverts, self._hashes, self._survivors, self._case.threshold
         )
         return self._enter("reveals", self._to_all(UnmaskRequest(self._session, tuple(agreeing), signatures)))
 
@@ -343,10 +333,8 @@ class ControlServer(ServerMachine):
         try:
             left = recovery.masks()
             message, aggregate = self._plane.release(self._session, intake.inbox, self._survivors, intake.open, left)
-        except BlameError as error:
-            return self._stop(str(error), {error.culprit, *recovery.liars})
         except ProtocolError as error:
-            return self._stop(str(error), recovery.liars)
+            return self._stop(str(error), {*culprits_of(error), *recovery.liars})
         self.liars = set(recovery.liars)
         events = self._to_all(message)
         self._finish()

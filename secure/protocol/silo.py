@@ -88,9 +88,7 @@ class ControlSilo(SiloMachine):
     """A silo's session, whatever the data plane.
 
     Args:
-        silo: own roster id.
         expected: what the proposal must say.
-        contribution: sample counts and statistics.
         credentials: identity, roster and policy.
         journal: what outlives the session.
         plane_of: makes the data plane once the parameters are agreed.
@@ -285,8 +283,9 @@ class ControlSilo(SiloMachine):
                     return
                 tags.append(piece_key.tag(index, data))
                 yield Send(encode(Piece(session, self._silo, index, tags[-1], data)))
-        except SecureError as error:  # the caller changed the vector under our hands
-            yield from self._end(str(error), (), "this silo's upload failed")
+        except Exception as error:  # the caller changed the vector under our hands, say: no secret may stay behind
+            reason = str(error) if isinstance(error, SecureError) else f"internal error ({type(error).__name__})"
+            yield from self._end(reason, (), "this silo's upload failed")
             return
         if self._done:
             return
@@ -302,7 +301,12 @@ class ControlSilo(SiloMachine):
             raise ProtocolError("the receipt for this silo's own upload was altered")
         keyed = consistency.totals_digest(self._shared, self._session, totals_bytes(totals, self._sums))
         self._journal.bind(
-            params.phase, params.start_digest, message.survivors, self._session, colluders=params.rules.colluders
+            params.phase,
+            params.start_digest,
+            message.survivors,
+            self._session,
+            colluders=params.rules.colluders,
+            cohort=params.cohort,
         )
         self._consent = self._sign(Consent(self._session, self._silo, message.survivors, receipts, keyed, b""))
         self._state = "request"

@@ -1,4 +1,4 @@
-"""Every state × every message: what a state does not name is refused, on silos with an abort, by the server with a count."""
+"""Every state × every message: what a state does not name is refused, by silos with an abort, by the server by counting."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_survivors_before_the_whole_upload_left_are_refused(recorded):
 
 
 def test_totals_are_known_exactly_once(recorded):
-    known = [event for event in recorded[0].totals]
+    known = list(recorded[0].totals)
     assert len(known) == 5
     _, session = silo_in("sums", recorded)
     events = list(session.handle(to_silo(recorded[0], SubSumsRelay)))
