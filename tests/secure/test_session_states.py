@@ -1,4 +1,4 @@
-"""Every state × every message: what a state does not name is refused, by silos with an abort, by the server by counting."""
+"""Every state × every message: what its state does not name, a silo refuses (and aborts), the server counts."""
 
 from __future__ import annotations
 
