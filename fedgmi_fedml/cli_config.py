@@ -1,4 +1,4 @@
-"""``fedgmi config show | check | names | schema`` and ``fedgmi completion``. Nothing here imports torch."""
+"""``fedgmi config show | check | explain | names | schema`` and ``fedgmi completion``. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -102,6 +102,28 @@ def schema() -> None:
     from fedgmi_fedml.config.schema import schema_text
 
     click.echo(schema_text(), nl=False)
+
+
+@config.command()
+@click.argument("key", required=False)
+def explain(key: str | None) -> None:
+    """Say what settings mean: KEY or a part of it, such as secure.clip or warmup; without it, all of them."""
+    from fedgmi_fedml.config.base import suggestion
+    from fedgmi_fedml.config.vocabulary import settings
+
+    found = [(name, field) for name, field in settings() if key is None or key in name]
+    if not found:
+        last = {name.rpartition(".")[2] for name, _ in settings()}
+        raise click.UsageError(f'no setting "{key}": {suggestion(str(key).rpartition(".")[2], sorted(last))}')
+    for name, field in found:
+        click.echo(f"{name}  [{_default(field.default)}]\n    {field.description}")
+
+
+def _default(value: Any) -> str:
+    """A default as YAML would write it, without the line's end."""
+    from fedgmi_fedml.config.reader import dump_yaml
+
+    return dump_yaml({"default": value}).strip().replace("\n", " ")
 
 
 def describe(config: Config) -> list[str]:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
 from fedgmi_fedml.config.base import nearest
@@ -88,6 +89,16 @@ def all_paths() -> dict[str, tuple[KeyPath, ...]]:
 
     visit(Config, ())
     return found
+
+
+def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every single setting: dotted name, and pydantic's record of it (description, default)."""
+    for name, field in model.model_fields.items():
+        inner = [kind for kind in annotation_models(field.annotation) if issubclass(kind, BaseModel)]
+        if inner:
+            yield from settings(inner[0], f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
 
 
 def describe_unknown(path: KeyPath, valid: list[str]) -> str:

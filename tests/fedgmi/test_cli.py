@@ -153,6 +153,17 @@ class TestConfig:
         assert [line.split()[0] for line in lines] == list(config_names())
         assert all(len(line.split()) > 4 for line in lines)
 
+    def test_explain(self, run: Run) -> None:
+        done = run("config", "explain", "secure.clip")
+        assert done.out.startswith("fedgmi_args.secure.clip  [default: 8.0]\n    Largest weighted change")
+        everything = run("config", "explain").out
+        assert everything.count("\n    ") == everything.count("[default:") > 60
+
+    def test_explain_of_nothing(self, run: Run) -> None:
+        done = run("config", "explain", "train_args.epoch_s")
+        assert done.code == 2
+        assert 'did you mean "epochs"?' in done.err
+
     def test_schema(self, run: Run) -> None:
         assert json.loads(run("config", "schema").out)["title"] == "FedGMI training configuration"
 
