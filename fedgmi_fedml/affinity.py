@@ -1,14 +1,17 @@
 """From losses to components: ℓ, affinity, MAP, responsibilities and mixture proportions. Pure functions on tensors.
 
-    a_j(x) = −(ℓ_j(x) − o_j) / T + log α_j        [nats; algorithm.md, "One sample's affinity"]
+    a_j(x) = −(ℓ_j(x) − o_j) / T + log α_j + e_j        [nats; algorithm.md, "One sample's affinity"]
 
-ℓ_j is sample x's loss under VAE j, o_j an optional offset of component j, T a temperature. Everything after ℓ is
-computed in float64: M columns cost nothing, and losses near 1e6 nats would lose their differences in float32.
+ℓ_j is sample x's loss under VAE j, o_j an optional offset of component j, T a temperature. e_j holds the two further
+terms that are options of ours (docs/method.md): ``router_term`` and, for training samples only, ``label_term``.
+Everything after ℓ is computed in float64: M columns cost nothing, and losses near 1e6 nats would lose their
+differences in float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -17,14 +20,19 @@ from fedgmi_fedml.models import Vae
 from fedgmi_fedml.models.vaes import standard_normal
 
 __all__ = [
+    "LABEL_FLOOR",
     "PROPORTION_FLOOR",
+    "ROUTER_FLOOR",
     "SCORE_KINDS",
+    "Evidence",
     "affinities",
     "assign",
     "em_proportions",
     "estimate_alpha",
+    "label_term",
     "log_proportions",
     "responsibilities",
+    "router_term",
     "score_matrix",
     "scores",
 ]
@@ -34,6 +42,15 @@ SCORE_KINDS = ("elbo", "reconstruction", "iwae")
 PROPORTION_FLOOR = 1e-4
 """A proportion below this, divided by M, counts as that much, so that log α stays finite and no component of a silo
 is lost for good: a sample that fits it better by log(M / 1e-4) ≈ 10 nats still goes there."""
+
+LABEL_FLOOR = -8.0
+"""Nats; an expert that is sure and wrong says no more against a component than this."""
+
+ROUTER_FLOOR = -10.0
+"""Nats; the router says no more against a component than this."""
+
+_SMALLEST_SHARE = 1e-3
+"""A component's share of all silos' data counts as at least this in the router's term."""
 
 
 def _loss(vae: Vae, x: torch.Tensor, kind: str, generator: torch.Generator | None, samples: int) -> torch.Tensor:
@@ -129,22 +146,65 @@ def log_proportions(alpha: torch.Tensor | Sequence[float]) -> torch.Tensor:
     return torch.log(values / values.sum())
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """All that B samples say about their components, apart from the silo's proportions.
+
+    Attributes:
+        losses: ℓ, float32 (B, M) nats.
+        extra: router's and label's terms, float64 (B, M) nats, or ``None``.
+    """
+
+    losses: torch.Tensor
+    extra: torch.Tensor | None = None
+
+
 def affinities(
     losses: torch.Tensor,
     log_alpha: torch.Tensor,
     temperature: float = 1.0,
     offset: torch.Tensor | None = None,
+    extra: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """a_j(x) = −(ℓ_j(x) − o_j) / T + log α_j, float64 (B, M) nats.
+    """a_j(x) = −(ℓ_j(x) − o_j) / T + log α_j + e_j(x), float64 (B, M) nats.
 
     Args:
         losses: ℓ, (B, M) nats. log_alpha: (M,) from ``log_proportions``. temperature: T > 0.
         offset: o, (M,) nats, subtracted from the losses; ``None`` for none.
+        extra: e, (B, M) nats: the router's and the label's terms; ``None`` for none.
     """
     if not temperature > 0.0:
         raise ModelError(f"the temperature must be positive, not {temperature}")
     shifted = losses.double() if offset is None else losses.double() - offset.double()
-    return -shifted / temperature + log_alpha.double()
+    scored = -shifted / temperature + log_alpha.double()
+    return scored if extra is None else scored + extra.double()
+
+
+def label_term(probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """max(log p(y | x; w_j), ``LABEL_FLOOR``), float64 (B, M) nats: the joint model p_j(x, y) = p_j(x) · p(y | x; w_j).
+
+    For the training partition only; a prediction knows no label.
+
+    Args:
+        probabilities: every expert's class probabilities, (M, B, C). labels: int64 (B,).
+    """
+    given = probabilities[:, torch.arange(len(labels)), labels].double().T
+    return torch.log(given.clamp_min(0.0)).clamp_min(LABEL_FLOOR)
+
+
+def router_term(probabilities: torch.Tensor, shares: torch.Tensor | None, weight: float = 1.0) -> torch.Tensor:
+    """weight · max(log g_j(x) − log π_j, ``ROUTER_FLOOR``), float64 (B, M) nats.
+
+    The router's posterior g_j(x) divided by its training prior π is a likelihood ratio, to which every silo adds its
+    own log α.
+
+    Args:
+        probabilities: g, (B, M). shares: π, mean of α over the silos, (M,); ``None``: uniform.
+    """
+    components = probabilities.shape[1]
+    prior = torch.full((components,), 1.0 / components) if shares is None else shares
+    prior = (prior.double() / prior.double().sum()).clamp_min(_SMALLEST_SHARE)
+    return weight * (torch.log(probabilities.double()) - torch.log(prior)).clamp_min(ROUTER_FLOOR)
 
 
 def responsibilities(aff: torch.Tensor) -> torch.Tensor:
@@ -178,14 +238,15 @@ def em_proportions(
     temperature: float = 1.0,
     offset: torch.Tensor | None = None,
     start: torch.Tensor | None = None,
+    extra: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """α of a silo with the VAEs fixed, by ``passes`` EM steps from uniform (or ``start``); float64 (M,).
 
-    Each step cannot lower the likelihood Σ_x log Σ_j α_j exp(−(ℓ_j − o_j) / T). For silos that join late: no labels,
-    no training.
+    Each step cannot lower the likelihood Σ_x log Σ_j α_j exp(−(ℓ_j − o_j) / T + e_j). For silos that join late: no
+    labels, no training.
     """
     components = losses.shape[1]
     alpha = torch.full((components,), 1.0 / components, dtype=torch.float64) if start is None else start.double()
     for _ in range(passes):
-        alpha = estimate_alpha(affinities(losses, log_proportions(alpha), temperature, offset))
+        alpha = estimate_alpha(affinities(losses, log_proportions(alpha), temperature, offset, extra))
     return alpha

@@ -4,14 +4,12 @@
     predict(run, "new.npz")                      proportions from the new samples themselves: a silo that never trained
 
 Nothing is trained here, and labels never enter: the proportions of an unknown silo come from a few EM passes over
-unlabelled samples with the VAEs fixed (algorithm.md, "Personalised prediction").
+unlabelled samples with the models fixed (algorithm.md, "Personalised prediction").
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -19,20 +17,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from fedgmi_fedml import atomic
-from fedgmi_fedml.affinity import affinities, em_proportions, log_proportions, responsibilities, score_matrix
+from fedgmi_fedml.affinity import (
+    Evidence,
+    affinities,
+    em_proportions,
+    log_proportions,
+    responsibilities,
+    router_term,
+    score_matrix,
+)
 from fedgmi_fedml.checkpoint import StateDict, load_models
 from fedgmi_fedml.config import Config, load_config
 from fedgmi_fedml.data import Samples, TableMoments, load_samples
 from fedgmi_fedml.errors import CheckpointError, DeliveryError
-from fedgmi_fedml.models import Vae, build_expert, build_vae, load_state
+from fedgmi_fedml.local_training import expert_predictions
+from fedgmi_fedml.models import Vae, build_expert, build_router, build_vae, load_state
 from fedgmi_fedml.onnx_export import export_onnx
 from fedgmi_fedml.personalise import GATINGS, expert_probabilities, gate_weights, mix
+from fedgmi_fedml.prediction import Prediction
 from fedgmi_fedml.shapes import DataShape
 
 __all__ = ["FORMATS", "WHICH", "Delivery", "Prediction", "export", "load_run", "predict"]
@@ -51,6 +57,7 @@ class Delivery:
         temperature, offset: of the affinity; offset (M,) nats or ``None``.
         moments: of a table's columns, ``None`` for images.
         meta: the manifest's.
+        router, shares: the classifier of samples into components and the prior it was trained under, (M,); or ``None``.
     """
 
     run_dir: Path
@@ -64,6 +71,8 @@ class Delivery:
     offset: torch.Tensor | None
     moments: TableMoments | None
     meta: Mapping[str, Any]
+    router: nn.Module | None = None
+    shares: torch.Tensor | None = None
 
     def scores(self, x: torch.Tensor) -> torch.Tensor:
         """ℓ of every sample under every VAE, (B, M) nats. Raises RangeError for values outside the likelihood."""
@@ -72,13 +81,21 @@ class Delivery:
         generator = torch.Generator().manual_seed(_SEED) if settings.score == "iwae" else None
         return score_matrix(self.vaes, x, settings.score, generator=generator, samples=settings.iwae_samples)
 
-    def affinities(self, losses: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-        """a_j(x), (B, M) nats, for a silo with proportions ``alpha``."""
-        return affinities(losses, log_proportions(alpha), self.temperature, self.offset)
+    def evidence(self, x: torch.Tensor) -> Evidence:
+        """Losses and, where the run has a router, its term. Raises RangeError as ``scores`` does."""
+        losses = self.scores(x)
+        if self.router is None:
+            return Evidence(losses)
+        voices, weight = expert_predictions(self.router, None, x), self.config.fedgmi_args.affinity.router_weight
+        return Evidence(losses, router_term(voices, self.shares, weight))
 
-    def proportions(self, losses: torch.Tensor, passes: int) -> torch.Tensor:
-        """α of unlabelled samples with these losses, (M,), by EM with the VAEs fixed."""
-        return em_proportions(losses, passes, self.temperature, self.offset)
+    def affinities(self, evidence: Evidence, alpha: torch.Tensor) -> torch.Tensor:
+        """a_j(x), (B, M) nats, for a silo with proportions ``alpha``."""
+        return affinities(evidence.losses, log_proportions(alpha), self.temperature, self.offset, evidence.extra)
+
+    def proportions(self, evidence: Evidence, passes: int) -> torch.Tensor:
+        """α of unlabelled samples, (M,), by EM with the models fixed."""
+        return em_proportions(evidence.losses, passes, self.temperature, self.offset, extra=evidence.extra)
 
 
 def load_run(run_dir: Path, which: str = "best") -> Delivery:
@@ -101,12 +118,21 @@ def load_run(run_dir: Path, which: str = "best") -> Delivery:
     for j in range(config.fedgmi_args.components):
         vaes.append(_filled(build_vae(config, shape, seed), states, f"vae-{j}", run_dir))
         experts.append(_filled(build_expert(config, shape, seed), states, f"expert-{j}", run_dir))
+    router = None
+    if config.fedgmi_args.affinity.router and config.fedgmi_args.components > 1:
+        router = _filled(build_router(config, shape, seed), states, "router-0", run_dir)
     temperature, offset = _calibration(config, meta, run_dir / "models" / which)
     moments = TableMoments.from_dict(meta["moments"]) if meta.get("moments") else None
     return Delivery(
         run_dir, which, config, shape, tuple(meta["class_names"]), tuple(vaes), tuple(experts),
-        temperature, offset, moments, meta,
+        temperature, offset, moments, meta, router, _shares(meta),
     )  # fmt: skip
+
+
+def _shares(meta: Mapping[str, Any]) -> torch.Tensor | None:
+    """The router's prior as it was kept with the models."""
+    kept = meta.get("shares")
+    return None if kept is None else torch.tensor(kept, dtype=torch.float64)
 
 
 def _filled(module: Any, states: Mapping[str, StateDict], name: str, run_dir: Path) -> Any:
@@ -127,81 +153,6 @@ def _calibration(config: Config, meta: Mapping[str, Any], place: Path) -> tuple[
         missing = "offset" if isinstance(temperature, (int, float)) else "temperature"
         raise DeliveryError(f"{place}: the run fitted the affinity's {missing}, but it was not kept with the models.")
     return float(temperature), torch.tensor(offset, dtype=torch.float64) if settings.offset else None
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Personalised predictions for B samples.
-
-    Attributes:
-        names: of the samples (file, line or row).
-        class_names: (C) text; ``probabilities``: (B, C); ``responsibilities``: (B, M), each row sums to one.
-        alpha: mixture proportions that were used, (M,); ``alpha_source``: where from, in words.
-        labels: true classes (B,) where the file has them, else ``None``.
-        skipped: names of files that could not be read.
-    """
-
-    names: tuple[str, ...]
-    class_names: tuple[str, ...]
-    probabilities: npt.NDArray[np.float64]
-    responsibilities: npt.NDArray[np.float64]
-    alpha: npt.NDArray[np.float64]
-    alpha_source: str
-    labels: npt.NDArray[np.int64] | None = None
-    skipped: tuple[str, ...] = ()
-
-    @property
-    def predicted(self) -> npt.NDArray[np.int64]:
-        """The most probable class of every sample, (B,)."""
-        return np.asarray(self.probabilities.argmax(axis=1), dtype=np.int64)
-
-    @property
-    def accuracy(self) -> float | None:
-        """Share of right predictions; ``None`` without labels."""
-        if self.labels is None or not len(self.labels):
-            return None
-        return float((self.predicted == self.labels).mean())
-
-    def save(self, output: Path) -> None:
-        """Write ``output`` atomically, as CSV or npz by its ending. Raises DeliveryError for another ending."""
-        output = Path(output)
-        if output.suffix not in (".csv", ".npz"):
-            raise DeliveryError(f"{output}: the output must end in .csv or .npz")
-        try:
-            atomic.write_bytes(output, self._csv() if output.suffix == ".csv" else self._npz())
-        except OSError as error:
-            raise DeliveryError(f"{output} cannot be written: {error.strerror or error}") from error
-
-    def _csv(self) -> bytes:
-        """One line a sample: name, class, its probability, responsibilities, and the label where known."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        components = [f"component_{j}" for j in range(self.responsibilities.shape[1])]
-        writer.writerow(
-            ["sample", "class", "probability", *components, *(["label"] if self.labels is not None else [])]
-        )
-        predicted = self.predicted
-        for i, name in enumerate(self.names):
-            shares = [f"{share:.6f}" for share in self.responsibilities[i]]
-            label = [] if self.labels is None else [self.class_names[int(self.labels[i])]]
-            chosen = predicted[i]
-            writer.writerow([name, self.class_names[chosen], f"{self.probabilities[i, chosen]:.6f}", *shares, *label])
-        return text.getvalue().encode()
-
-    def _npz(self) -> bytes:
-        buffer = io.BytesIO()
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "names": np.array(self.names, dtype=np.str_),
-            "class_names": np.array(self.class_names, dtype=np.str_),
-            "predicted": self.predicted,
-            "probabilities": self.probabilities,
-            "responsibilities": self.responsibilities,
-            "alpha": self.alpha,
-        }
-        if self.labels is not None:
-            arrays["labels"] = self.labels
-        np.savez_compressed(buffer, **arrays)
-        return buffer.getvalue()
 
 
 def predict(
@@ -233,14 +184,14 @@ def predict(
         raise DeliveryError("proportions come either from a silo or from a file, not from both")
     delivery = load_run(run_dir, which)
     samples = _read(delivery, input_path)
-    losses = delivery.scores(samples.x)
+    evidence = delivery.evidence(samples.x)
     if silo is not None:
         alpha, source = silo_proportions(delivery, silo), f"silo {silo}"
     else:
-        own = losses if proportions_from is None else delivery.scores(_read(delivery, proportions_from).x)
+        own = evidence if proportions_from is None else delivery.evidence(_read(delivery, proportions_from).x)
         alpha = delivery.proportions(own, passes)
-        source = f"estimated from {len(own)} unlabelled samples"
-    prediction = _predict(delivery, samples, losses, alpha, source, gating)
+        source = f"estimated from {len(own.losses)} unlabelled samples"
+    prediction = _predict(delivery, samples, evidence, alpha, source, gating)
     if output is not None:
         prediction.save(output)
     return prediction
@@ -254,9 +205,9 @@ def _read(delivery: Delivery, path: Path) -> Samples:
 
 
 def _predict(
-    delivery: Delivery, samples: Samples, losses: torch.Tensor, alpha: torch.Tensor, source: str, gating: str
+    delivery: Delivery, samples: Samples, evidence: Evidence, alpha: torch.Tensor, source: str, gating: str
 ) -> Prediction:
-    aff = delivery.affinities(losses, alpha)
+    aff = delivery.affinities(evidence, alpha)
     mixed = mix(gate_weights(aff, gating), expert_probabilities(delivery.experts, samples.x))
     return Prediction(
         samples.names,

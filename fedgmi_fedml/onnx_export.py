@@ -2,6 +2,7 @@
 
     expert-j.onnx      x → logits (B, classes)
     vae-j.onnx         x → loss (B,) nats, latent (B, L), reconstruction (B, …)
+    router.onnx        x → logits (B, M), where the run has a router
     predictor.onnx     x [, alpha (M,)] → probabilities (B, classes), responsibilities (B, M)
 
 The legacy exporter is used: it needs no package beside torch and onnx. What torch computes and what onnxruntime
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 
 from fedgmi_fedml import atomic
-from fedgmi_fedml.affinity import PROPORTION_FLOOR
+from fedgmi_fedml.affinity import PROPORTION_FLOOR, router_term
 from fedgmi_fedml.errors import DeliveryError
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class _Predictor(nn.Module):
 
     offset: torch.Tensor
     alpha: torch.Tensor | None
+    router_prior: torch.Tensor | None
 
     def __init__(self, delivery: Delivery, kind: str, gating: str, alpha: torch.Tensor | None) -> None:
         super().__init__()
@@ -81,6 +83,8 @@ class _Predictor(nn.Module):
         offset = torch.zeros(components, dtype=torch.float64) if delivery.offset is None else delivery.offset.double()
         self.register_buffer("offset", offset)
         self.register_buffer("alpha", alpha)
+        self.router, self.weight = delivery.router, delivery.config.fedgmi_args.affinity.router_weight
+        self.register_buffer("router_prior", delivery.shares)
 
     def forward(self, x: torch.Tensor, alpha: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         given = self.alpha if alpha is None else alpha
@@ -90,6 +94,9 @@ class _Predictor(nn.Module):
         lifted = (given / given.sum()).clamp_min(PROPORTION_FLOOR / len(self.scores))
         losses = torch.stack([score(x)[0] for score in self.scores], dim=1).double()
         affinity = torch.log(lifted / lifted.sum()) - (losses - self.offset) / self.temperature
+        if self.router is not None:
+            voices = torch.softmax(self.router(x).float(), 1)
+            affinity = affinity + router_term(voices, self.router_prior, self.weight)
         shares = torch.softmax(affinity, dim=1)
         weights = shares
         if self.gating == "map":
@@ -188,10 +195,14 @@ def export_onnx(delivery: Delivery, alpha: torch.Tensor | None, gating: str) -> 
     for j, (vae, expert) in enumerate(zip(delivery.vaes, delivery.experts, strict=True)):
         add(f"expert-{j}.onnx", _Expert(expert), ["logits"])
         add(f"vae-{j}.onnx", _Score(vae, kind), ["loss", "latent", "reconstruction"])
+    if delivery.router is not None:
+        add("router.onnx", _Expert(delivery.router), ["logits"])
+    predictor = _Predictor(delivery, kind, gating, alpha)
     # A softmax moves by at most half of what its argument moves: an error of the losses is allowed to show.
     slack = 0.5 * max(checked[f"vae-{j}.onnx"]["loss"] for j in range(len(delivery.vaes))) / delivery.temperature
+    if delivery.router is not None:
+        slack += checked["router.onnx"]["logits"] * predictor.weight
     uniform = torch.full((len(delivery.vaes),), 1.0 / len(delivery.vaes))
-    predictor = _Predictor(delivery, kind, gating, alpha)
     add("predictor.onnx", predictor, ["probabilities", "responsibilities"], uniform if alpha is None else None, slack)
     files["export.json"] = atomic.json_bytes(_about(delivery, alpha, gating, kind, checked))
     return files

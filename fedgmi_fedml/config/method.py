@@ -24,6 +24,18 @@ class Affinity(Section):
     em_passes: Count = Field(
         default=3, description="Times a silo alternates responsibilities and proportions at each scoring."
     )
+    labels: bool = Field(
+        default=False,
+        description="Let labels help to partition the training samples, from the third round on; never in predictions.",
+    )
+    router: bool = Field(
+        default=False, description="Federate one classifier of samples into components, used from the third round on."
+    )
+    router_model: Literal["mlp", "expert"] = Field(
+        default="mlp", description="router: an MLP with 128 hidden units, or the experts' architecture."
+    )
+    router_weight: Positive = Field(default=1.0, description="router: factor of its term in the affinity.")
+    router_learning_rate: Positive = Field(default=0.002, description="router: step size (Adam).")
     proportions: Literal["soft", "hard"] = Field(
         default="soft", description="Mixture proportions from mean responsibilities, or from the assigned share."
     )
@@ -45,9 +57,6 @@ class Initialisation(Section):
     ] = Field(default=(1.0, 2.0), description="[b0, b1]: sharpness of warm-up round r is b0 + b1·r.")
     weight_floor: float = Field(
         default=0.05, ge=0, lt=1, description="A silo trains only the VAEs whose warm-up weight reaches this."
-    )
-    common_start: bool = Field(
-        default=False, description="Start all candidates from one VAE trained on everybody's data."
     )
 
     def draws(self, components: int, silos: int) -> int:

@@ -3,7 +3,7 @@
 Everything that leaves this room is either an ``nn.Module`` or a plain ``OrderedDict`` of float32 CPU tensors.
 """
 
-from fedgmi_fedml.models.experts import build_expert, make_expert
+from fedgmi_fedml.models.experts import build_expert, build_router, make_expert
 from fedgmi_fedml.models.states import Bank, State, VaeBank, export_state, load_state, parameter_count
 from fedgmi_fedml.models.vaes import Vae, build_vae, make_vae
 from fedgmi_fedml.shapes import DataShape
@@ -15,6 +15,7 @@ __all__ = [
     "Vae",
     "VaeBank",
     "build_expert",
+    "build_router",
     "build_vae",
     "export_state",
     "load_state",

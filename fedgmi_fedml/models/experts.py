@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from fedgmi_fedml.models.imports import call_factory, check_options, seeded
 from fedgmi_fedml.models.vaes import dense
 from fedgmi_fedml.shapes import DataShape
 
-__all__ = ["build_expert", "make_expert"]
+__all__ = ["build_expert", "build_router", "make_expert"]
 
 
 def _mlp(shape: DataShape, hidden: Sequence[int] = (128,)) -> nn.Module:
@@ -113,3 +114,12 @@ def make_expert(name: str, options: Mapping[str, Any], shape: DataShape, seed: i
 def build_expert(config: Any, shape: DataShape, seed: int) -> nn.Module:
     """The expert that ``config.model_args.model`` and ``model_options`` name; see ``make_expert``."""
     return make_expert(config.model_args.model, dict(config.model_args.model_options or {}), shape, seed)
+
+
+def build_router(config: Any, shape: DataShape, seed: int) -> nn.Module:
+    """The classifier of samples into components, logits (B, M), as ``config.fedgmi_args.affinity`` names it."""
+    args = config.fedgmi_args
+    kind = replace(shape, classes=args.components)
+    if args.affinity.router_model == "expert":
+        return build_expert(config, kind, seed)
+    return make_expert("mlp", {}, kind, seed)

@@ -21,12 +21,15 @@ from fedgmi_fedml.initialisation import beta_schedule, select_greedy, select_ran
 from fedgmi_fedml.mixture import MixtureState, apply_aggregate
 from fedgmi_fedml.models import VaeBank, build_vae
 from fedgmi_fedml.rounds.cohort_step import Outcome
-from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, MOMENTS, ROUNDS, WARMUP, derive_seed
+from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, LATE_FROM, MOMENTS, ROUNDS, WARMUP, derive_seed
 from fedgmi_fedml.rounds.server import Script, ServerRun, Wait
 from fedgmi_fedml.rounds.wire import Plan
 from secure.beacon import disjoint_cohorts, draw
 
 log = logging.getLogger(__name__)
+
+STARVED = 3
+"""Warm-up rounds in a row that a component stays closed before it is reseeded."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,9 @@ class Progress:
 
     Attributes:
         beacon, nonces are re-agreed at every start and not part of it.
-        candidates: finished and running candidates, in order of draw and cohort.
+        candidates: finished and running candidates, in order of draw and cohort; in the warm-up the spare ones.
         state: the models after the last whole step.
+        starved: warm-up rounds in a row that each component has been closed.
         warmed: steps that β has risen.
         limited: whether β has stopped rising because a component fell below its gate.
         best, best_accuracy, best_round: the best state by validation accuracy so far.
@@ -47,6 +51,7 @@ class Progress:
     round: int = 0
     candidates: tuple[MixtureState, ...] = ()
     state: MixtureState = field(default_factory=MixtureState)
+    starved: tuple[int, ...] = ()
     warmed: int = 0
     best: MixtureState | None = None
     best_accuracy: float = -1.0
@@ -145,8 +150,11 @@ class FedGMI:
             chosen = select_greedy(self._divergence([c.vaes[0] for c in candidates]), components)
         self.run.notify("selected", {"candidates": len(candidates), "chosen": list(chosen)})
         state = MixtureState(vaes=tuple(candidates[c].vaes[0] for c in chosen))
-        phase = WARMUP if self.start.warmup_rounds else ROUNDS
-        self._advance(phase=phase, round=0, candidates=(), state=state)
+        spare = tuple(candidate for c, candidate in enumerate(candidates) if c not in chosen)
+        if self.start.warmup_rounds:
+            self._advance(phase=WARMUP, round=0, candidates=spare, state=state, starved=(0,) * components)
+        else:
+            self._advance(phase=ROUNDS, round=0, candidates=(), state=state)
 
     def _divergence(self, vaes: list) -> torch.Tensor:  # type: ignore[type-arg]
         """Symmetrised KL of every two VAEs, (C, C) nats, from decoded samples."""
@@ -171,9 +179,27 @@ class FedGMI:
             )
             end = self._apply(outcomes[0], state)
             rises = all(outcomes[0].open) and not outcomes[0].failed
+            end = end if outcomes[0].failed else self._reseed(number, end, outcomes[0].open)
             self._record(WARMUP, number, [*outcomes], beta=beta, surveyed=not survey[0].failed)
             self._advance(round=number + 1, state=end, warmed=self.progress.warmed + rises)
-        self._advance(phase=ROUNDS, round=0)
+        self._advance(phase=ROUNDS, round=0, candidates=())
+
+    def _reseed(self, number: int, state: MixtureState, is_open: tuple[bool, ...]) -> MixtureState:
+        """A component that nobody leant to for ``STARVED`` warm-up rounds starts again from the spare candidate that is
+        farthest from the others: the way out of a poor selection."""
+        starved = tuple(0 if o else n + 1 for o, n in zip(is_open, self.progress.starved, strict=True))
+        spare, vaes = list(self.progress.candidates), list(state.vaes)
+        for j, rounds in enumerate(starved):
+            if rounds < STARVED or not spare:
+                continue
+            others = vaes[:j] + vaes[j + 1 :]
+            matrix = self._divergence([*others, *(candidate.vaes[0] for candidate in spare)])
+            farthest = int(matrix[len(others) :, : len(others)].min(dim=1).values.argmax()) if others else 0
+            vaes[j] = spare.pop(farthest).vaes[0]
+            starved = (*starved[:j], 0, *starved[j + 1 :])
+            self.run.notify("component_reseeded", {"component": j, "round": number})
+        self.progress = replace(self.progress, candidates=tuple(spare), starved=starved)
+        return replace(state, vaes=tuple(vaes))
 
     # ---- D -------------------------------------------------------------------------------------------------------
 
@@ -181,7 +207,8 @@ class FedGMI:
         """Sample-level rounds (Algorithm 1), K of N silos each."""
         train = self.config.train_args
         if not self.progress.state.experts:
-            self._advance(state=replace(self.progress.state, experts=self.phases.initial_experts()))
+            experts, router = self.phases.initial_experts(), self.phases.initial_router()
+            self._advance(state=replace(self.progress.state, experts=experts, router=router))
         self._announce("rounds", train.comm_round)
         lost = 0
         for number in range(self.progress.round, train.comm_round):
@@ -212,7 +239,8 @@ class FedGMI:
     def _judge(self, number: int, outcome: Outcome, state: MixtureState) -> None:
         """The round's summed validation accuracy belongs to the models it started from."""
         accuracy = mean_metric(outcome, "validation")
-        if accuracy is None or number == 0:  # the experts of round 0 are untrained
+        first = LATE_FROM if self.phases.routes else 1  # untrained experts; a router that has no say yet
+        if accuracy is None or number < first:
             return
         if accuracy > self.progress.best_accuracy:
             self._advance(best=state, best_accuracy=accuracy, best_round=number - 1, stale=0)
@@ -269,7 +297,7 @@ class FedGMI:
                 "round": number,
                 "metrics": metrics[0] if len(metrics) == 1 and phase != CANDIDATES else {},
                 "candidate_loss": [m["vae_loss.0"] for m in metrics] if phase == CANDIDATES else [],
-                "open": [list(o.open) for o in outcomes],
+                "open": [list(o.open[: self.phases.components]) for o in outcomes],
                 "dropped": sorted({s for a in released for s in set(a.cohort) - set(a.survivors)}),
                 "survivors": sum(len(a.survivors) for a in released),
                 "complete": all(a.complete for a in released) and not any(o.failed for o in outcomes),

@@ -5,6 +5,7 @@ candidates   train the cohort's VAE on (half of) the local data                 
 warmup       survey: mean loss under every VAE; then train the VAEs that this silo
              leans to, on all its data, with weight R_i^j n_i                        algorithm.md, C
 rounds       score, partition by MAP, update α, train VAE j and expert j on part j   algorithm.md, D
+             (and, where it is on, the router on everything)
 evaluate     personalised accuracy on the held-out parts
 """
 
@@ -17,40 +18,22 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedgmi_fedml.affinity import affinities, assign, estimate_alpha, log_proportions, responsibilities, score_matrix
-from fedgmi_fedml.calibration import calibration_statistics, fit_temperature
+from fedgmi_fedml.affinity import responsibilities
 from fedgmi_fedml.data import SiloData, TableMoments, apply_moments, table_statistics
-from fedgmi_fedml.initialisation import pooled_losses, survey_statistics, warmup_responsibilities
-from fedgmi_fedml.local_training import TrainSettings, expert_predictions, pick_device, train_expert, train_vae
+from fedgmi_fedml.initialisation import survey_statistics, warmup_responsibilities
+from fedgmi_fedml.local_training import TrainSettings, expert_predictions, train_expert, train_vae
 from fedgmi_fedml.mixture import MixtureState
-from fedgmi_fedml.models import VaeBank, build_expert, build_vae
 from fedgmi_fedml.packing import FloatVector, Layout
 from fedgmi_fedml.personalise import mix
-from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, MOMENTS, ROUNDS, WARMUP, Phases, derive_seed
+from fedgmi_fedml.rounds.gating import Gating
+from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, MOMENTS, ROUNDS, WARMUP
 from fedgmi_fedml.rounds.update import LocalUpdate, Memory
 from fedgmi_fedml.rounds.wire import Plan
+from fedgmi_fedml.rounds.workbench import Workbench
 from secure.types import Totals
 
 Partition = Literal["map", "single", "truth"]
 """How samples find their component: MAP under the VAEs; all to component 0 (FedAvg); the true one (the oracle)."""
-
-
-class Workbench:
-    """Modules and settings that all silos of one process share, so that nothing is built twice."""
-
-    def __init__(self, phases: Phases) -> None:
-        config = phases.config
-        self.phases = phases
-        self.device = pick_device(config.device_args.device)
-        self.vae = build_vae(config, phases.shape, phases.seed).to(self.device) if "vae" in phases.parts else None
-        self.expert = build_expert(config, phases.shape, phases.seed).to(self.device)
-        self.vae_settings, self.expert_settings = TrainSettings.for_vae(config), TrainSettings.for_expert(config)
-
-    def bank(self, state: MixtureState) -> VaeBank:
-        """The VAEs of ``state``, one at a time in one module."""
-        if self.vae is None:
-            raise ValueError("this method has no VAEs")
-        return VaeBank(self.vae, state.vaes)
 
 
 class FedGMIWork:
@@ -73,7 +56,7 @@ class FedGMIWork:
         self.silo, self.data, self.bench, self.partition = silo, data, bench, partition
         self.phases = bench.phases
         self.components = self.phases.components
-        self.affinity = self.phases.config.fedgmi_args.affinity
+        self.gating = Gating(silo, bench)
         self._on_finish, self._on_memory = on_finish, on_memory
         self.memory = Memory(torch.full((self.components,), 1.0 / self.components, dtype=torch.float64))
         self._losses: torch.Tensor | None = None  # this silo's L_i of the running survey
@@ -99,13 +82,7 @@ class FedGMIWork:
             found = TableMoments.from_totals(self.phases.schema, totals.statistics)
             self.remember(replace(self.memory, moments=torch.tensor([found.mean, found.spread], dtype=torch.float64)))
         elif totals.statistics:
-            common = self.components + 2
-            pooled = pooled_losses(totals.statistics[:common], self.components)
-            if len(totals.statistics) > common:
-                fitted = fit_temperature(totals.statistics[common:], self.components, self.temperature)
-                self.memory = replace(self.memory, temperature=torch.tensor([fitted.temperature, fitted.identified]))
-            if pooled.silos:
-                self.memory = replace(self.memory, offset=pooled.mean)
+            self.memory, pooled = self.gating.learn(totals.statistics, self.memory)
             if plan.survey and self._losses is not None:
                 leaning = warmup_responsibilities(self._losses, pooled.mean, pooled.sigma, plan.beta)
                 self.memory = replace(self.memory, leaning=leaning)
@@ -149,13 +126,13 @@ class FedGMIWork:
     def _half(self, draw: int) -> torch.Tensor:
         """Rows for a draw: draws 2k and 2k + 1 split the silo's data into two halves, other halves for every k."""
         count = len(self.data.x_train)
-        order = torch.randperm(count, generator=self._generator("halves", draw // 2))
+        order = torch.randperm(count, generator=self.bench.generator(self.silo, "halves", draw // 2))
         return order[: (count + 1) // 2] if draw % 2 == 0 else order[(count + 1) // 2 :]
 
     def _survey(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """L_i^j: this silo's mean loss under each VAE."""
         count = len(self.data.x_train)
-        self._losses = self._score(self.data.x_train, state).double().mean(0) if count else None
+        self._losses = self.gating.score(self.data.x_train, state).double().mean(0) if count else None
         return LocalUpdate((float(count),) * self.components, None, survey_statistics(self._losses, self.components))
 
     def _warm_up(self, plan: Plan, state: MixtureState) -> LocalUpdate:
@@ -174,14 +151,15 @@ class FedGMIWork:
     def _round(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """Algorithm 1: partition, then VAE j and expert j on D_i^j alone."""
         layout = self.phases.layout(ROUNDS)
+        late = self.phases.is_late(plan.round)
         tested = plan.round % self.phases.config.validation_args.frequency_of_the_test == 0
-        metrics = _zero_losses(layout) | self.accuracy_metrics(state, *(["validation"] if tested else []))
+        metrics = _zero_losses(layout) | self.accuracy_metrics(state, *(["validation"] if tested else []), late=late)
         statistics: tuple[float, ...] = ()
         every = self.phases.config.train_args.partition_every
         if plan.round % every == 0 or self.memory.assignment is None:
-            statistics = self.repartition(state)
+            statistics = self.repartition(state, late)
         elif self.partition == "map":
-            statistics = self._statistics(None, None)
+            statistics = self.gating.statistics(None, None, self.memory)
         vector = _empty(layout)
         samples: list[float] = []
         for j in range(self.components):
@@ -194,16 +172,27 @@ class FedGMIWork:
                     plan, state, j, rows, self.bench.vae_settings, layout, vector
                 )
             metrics[f"expert_loss.{j}"] = self._train_expert(plan, state, j, rows, layout, vector)
+        if self.phases.routes:
+            samples.append(float(len(self._assignment)))
+            metrics[f"router_loss.{self.components}"] = self._train_router(plan, state, layout, vector)
         return LocalUpdate(tuple(samples), vector, statistics, metrics)
 
     def _evaluate(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """Re-estimate α under these models, then measure the held-out parts."""
-        self.repartition(state)
-        return LocalUpdate(
-            (float(len(self.data.x_train)),), None, (), self.accuracy_metrics(state, "validation", "test")
-        )
+        statistics = self.repartition(state)
+        metrics = self.accuracy_metrics(state, "validation", "test")
+        return LocalUpdate((float(len(self.data.x_train)),), None, statistics, metrics)
 
     # ---- parts of a phase ----------------------------------------------------------------------------------------
+
+    @property
+    def temperature(self) -> float:
+        """T in force."""
+        return self.gating.temperature(self.memory)
+
+    @property
+    def _late_at_end(self) -> bool:
+        return self.phases.is_late(self.phases.config.train_args.comm_round)
 
     @property
     def _assignment(self) -> torch.Tensor:
@@ -211,8 +200,12 @@ class FedGMIWork:
             raise ValueError("the samples have not been partitioned")
         return self.memory.assignment
 
-    def repartition(self, state: MixtureState) -> tuple[float, ...]:
-        """Put every training sample into its component and re-estimate α. Returns the statistics for the totals."""
+    def repartition(self, state: MixtureState, late: bool | None = None) -> tuple[float, ...]:
+        """Put every training sample into its component and re-estimate α. Returns the statistics for the totals.
+
+        Args:
+            late: whether labels and router have a say, where they are on; ``None``: as at the run's end.
+        """
         count = len(self.data.x_train)
         if self.partition != "map":
             truth = self.data.true_component_train if self.partition == "truth" else None
@@ -220,37 +213,27 @@ class FedGMIWork:
             alpha = torch.bincount(assignment, minlength=self.components).double() / max(count, 1)
             self.memory = replace(self.memory, assignment=assignment, alpha=alpha)
             return ()
-        losses = self._score(self.data.x_train, state)
         if count == 0:
             self.memory = replace(self.memory, assignment=torch.zeros(0, dtype=torch.int64))
-            return self._statistics(None, None)
-        for _ in range(self.affinity.em_passes):  # with the losses at hand a pass costs nothing
-            alpha = estimate_alpha(self._affinities(losses), self.affinity.proportions)
-            self.memory = replace(self.memory, alpha=alpha)
-        scores = self._affinities(losses)
-        self.memory = replace(self.memory, assignment=assign(scores))
-        return self._statistics(losses, scores)
+            return self.gating.statistics(None, None, self.memory)
+        late = self._late_at_end if late is None else late
+        evidence = self.gating.evidence(self.data.x_train, state, self.memory, late, self.data.y_train)
+        self.memory, scored = self.gating.partition(evidence, self.memory)
+        return self.gating.statistics(evidence, scored, self.memory)
 
-    def _statistics(self, losses: torch.Tensor | None, scores: torch.Tensor | None) -> tuple[float, ...]:
-        """What goes into the totals of a round, for the next round's affinity."""
-        pooled = survey_statistics(None if losses is None else losses.double().mean(0), self.components)
-        if not self.phases.calibrates:
-            return pooled
-        resp = None if scores is None else responsibilities(scores)
-        return pooled + calibration_statistics(losses, resp, self.components)
-
-    def gate(self, x: torch.Tensor, state: MixtureState) -> torch.Tensor:
-        """Responsibilities from x alone, float64 (B, M); labels never enter."""
+    def gate(self, x: torch.Tensor, state: MixtureState, late: bool | None = None) -> torch.Tensor:
+        """Responsibilities from x alone, float64 (B, M); labels never enter. ``late`` as in ``repartition``."""
         if self.partition != "map":
             return torch.ones(len(x), 1, dtype=torch.float64)
-        return responsibilities(self._affinities(self._score(x, state)))
+        evidence = self.gating.evidence(x, state, self.memory, self._late_at_end if late is None else late)
+        return responsibilities(self.gating.affinities(evidence, self.memory))
 
     def predict(self, x: torch.Tensor, state: MixtureState, gate: torch.Tensor | None = None) -> torch.Tensor:
         """p_i(y|x) = Σ_j r_i^j(x) p(y|x; w_j), float64 (B, classes)."""
         gate = self.gate(x, state) if gate is None else gate
         return mix(gate, torch.stack([expert_predictions(self.bench.expert, w, x) for w in state.experts]))
 
-    def accuracy_metrics(self, state: MixtureState, *parts: str) -> dict[str, float]:
+    def accuracy_metrics(self, state: MixtureState, *parts: str, late: bool | None = None) -> dict[str, float]:
         """Accuracy of the personalised prediction on ``parts`` (validation, test), and the gate's mean confidence.
 
         Each comes with a 1 for "could be measured", so that their sums give the mean over silos; zeros elsewhere.
@@ -262,29 +245,12 @@ class FedGMIWork:
             x, y = held[part]
             if not len(x):
                 continue
-            gate = self.gate(x, state)
+            gate = self.gate(x, state, late)
             right = self.predict(x, state, gate).argmax(1) == y
             metrics |= {f"{part}_accuracy": float(right.double().mean()), f"{part}_silos": 1.0}
             if part == "validation":
                 metrics |= {"confidence": float(gate.max(1).values.mean()), "confidence_silos": 1.0}
         return metrics
-
-    def _affinities(self, losses: torch.Tensor) -> torch.Tensor:
-        offset = self.memory.offset if self.affinity.offset else None
-        return affinities(losses, log_proportions(self.memory.alpha), self.temperature, offset)
-
-    @property
-    def temperature(self) -> float:
-        """T in force: set by hand, or fitted from the last totals (1 before the first)."""
-        if self.affinity.temperature != "auto":
-            return float(self.affinity.temperature)
-        return 1.0 if self.memory.temperature is None else float(self.memory.temperature[0])
-
-    def _score(self, x: torch.Tensor, state: MixtureState) -> torch.Tensor:
-        generator = self._generator("score") if self.affinity.score == "iwae" else None
-        return score_matrix(
-            self.bench.bank(state), x, self.affinity.score, generator=generator, samples=self.affinity.iwae_samples
-        )
 
     def _train_vae(
         self, plan: Plan, state: MixtureState, j: int, rows: torch.Tensor | None, settings: TrainSettings,
@@ -293,10 +259,11 @@ class FedGMIWork:
         if self.bench.vae is None:
             raise ValueError("this method has no VAEs")
         trained, loss = train_vae(
-            self.bench.vae, state.vaes[j], self.data.x_train, settings, self._generator(*_purpose(plan), "vae", j),
-            index=rows, what=f"{plan.phase} {plan.round}, VAE {j}",
+            self.bench.vae, state.vaes[j], self.data.x_train, settings,
+            self.bench.generator(self.silo, *_purpose(plan), "vae", j), index=rows,
+            what=f"{plan.phase} {plan.round}, VAE {j}",
         )  # fmt: skip
-        layout.write_delta(out, j, "vae", trained, state.vaes[j])
+        layout.write_delta(out, "vae", j, trained, state.vaes[j])
         return loss
 
     def _train_expert(
@@ -304,14 +271,22 @@ class FedGMIWork:
     ) -> float:
         trained, stats = train_expert(
             self.bench.expert, state.experts[j], self.data.x_train, self.data.y_train, self.bench.expert_settings,
-            self._generator(*_purpose(plan), "expert", j), index=rows, what=f"{plan.phase} {plan.round}, expert {j}",
+            self.bench.generator(self.silo, *_purpose(plan), "expert", j), index=rows,
+            what=f"{plan.phase} {plan.round}, expert {j}",
         )  # fmt: skip
-        layout.write_delta(out, j, "expert", trained, state.experts[j])
+        layout.write_delta(out, "expert", j, trained, state.experts[j])
         return stats.loss
 
-    def _generator(self, *purpose: object) -> torch.Generator:
-        """Training's randomness: a fresh generator for each purpose, so that nothing depends on what ran before."""
-        return torch.Generator().manual_seed(derive_seed(self.phases.seed, "silo", self.silo, *purpose))
+    def _train_router(self, plan: Plan, state: MixtureState, layout: Layout, out: FloatVector) -> float:
+        """Train the router on all local data, towards the components that the samples are in at present."""
+        if len(self._assignment) < self.phases.config.fedgmi_args.secure.rules.min_samples:
+            return 0.0
+        trained, stats = train_expert(
+            self.bench.router, state.router[0], self.data.x_train, self._assignment, self.bench.router_settings,
+            self.bench.generator(self.silo, *_purpose(plan), "router"), what=f"{plan.phase} {plan.round}, router",
+        )  # fmt: skip
+        layout.write_delta(out, "router", 0, trained, state.router[0])
+        return stats.loss
 
 
 def _purpose(plan: Plan) -> tuple[object, ...]:
@@ -323,4 +298,4 @@ def _empty(layout: Layout) -> FloatVector:
 
 
 def _zero_losses(layout: Layout) -> dict[str, float]:
-    return {f"{part}_loss.{j}": 0.0 for part in layout.parts for j in range(layout.components)}
+    return {f"{run.part}_loss.{run.component}": 0.0 for run in layout.runs}

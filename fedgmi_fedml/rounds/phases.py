@@ -15,7 +15,7 @@ from fedgmi_fedml.config import Config
 from fedgmi_fedml.data import TableSchema, table_statistics_spec
 from fedgmi_fedml.initialisation import survey_statistics_spec
 from fedgmi_fedml.mixture import MixtureState
-from fedgmi_fedml.models import build_expert, build_vae, export_state
+from fedgmi_fedml.models import build_expert, build_router, build_vae, export_state
 from fedgmi_fedml.packing import Layout, Part, StateDict
 from fedgmi_fedml.rounds.wire import Plan
 from fedgmi_fedml.shapes import DataShape
@@ -23,6 +23,9 @@ from secure.types import MetricSpec, Rules, SessionParams, StatisticSpec, Vector
 
 MOMENTS, CANDIDATES, WARMUP, ROUNDS, EVALUATE = "moments", "candidates", "warmup", "rounds", "evaluate"
 ORDER = (MOMENTS, CANDIDATES, WARMUP, ROUNDS, EVALUATE)
+
+LATE_FROM = 2
+"""Index of the first sample-level round in which labels and router have a say: before, both know too little."""
 
 _LOSS = {"bound": 1e7, "resolution": 2.0**-16}  # nats a sample; anything beyond is clipped and counted
 _RATE = {"bound": 1.0, "resolution": 2.0**-30}  # accuracies, and one per silo that could measure it
@@ -49,13 +52,17 @@ class Phases:
         self.components = config.fedgmi_args.components
         self.seed = config.common_args.random_seed
         vae = self._model("vae", 0) if "vae" in parts else {}
+        self.routes = bool(vae) and self.components > 1 and config.fedgmi_args.affinity.router
         expert = self._model("expert", 0)
         clip = config.fedgmi_args.secure.clip
         examples: dict[Part, StateDict] = {"vae": vae, "expert": expert}
-        self.rounds_layout = Layout({part: examples[part] for part in self.parts}, self.components, clip)
+        common: dict[Part, StateDict] = {"router": self._model("router", 0)} if self.routes else {}
+        self.rounds_layout = Layout.mixture(
+            {part: examples[part] for part in self.parts}, self.components, clip, common
+        )
         if vae:
-            self.warmup_layout = Layout({"vae": vae}, self.components, clip)
-            self.candidate_layout = Layout({"vae": vae}, 1, clip)
+            self.warmup_layout = Layout.mixture({"vae": vae}, self.components, clip)
+            self.candidate_layout = Layout.mixture({"vae": vae}, 1, clip)
 
     # ---- layouts and schemas -------------------------------------------------------------------------------------
 
@@ -75,26 +82,30 @@ class Phases:
         if phase == MOMENTS and self.schema is not None:
             return VectorSpec(1, (), (), table_statistics_spec(self.schema))
         if phase == EVALUATE:
-            return VectorSpec(1, (), self._accuracy_metrics(component=0))
+            return VectorSpec(1, (), self._accuracy_metrics(component=0), self.round_statistics())
         if survey:
             return VectorSpec(self.components, (), (), survey_statistics_spec(self.components))
         layout = self.layout(phase)
         metrics = [
-            MetricSpec(f"{part}_loss.{j}", component=j, **_LOSS)
-            for part in layout.parts
-            for j in range(layout.components)
+            MetricSpec(f"{run.part}_loss.{run.component}", component=run.component, **_LOSS) for run in layout.runs
         ]
         if phase == ROUNDS:
             metrics += self._accuracy_metrics(component=None)
-            return layout.spec(metrics, self._round_statistics())
+            return layout.spec(metrics, self.round_statistics())
         return layout.spec(metrics)
 
-    def _round_statistics(self) -> tuple[StatisticSpec, ...]:
-        """What silos sum for the next round's affinity: pooled losses, and calibration where T is fitted."""
+    def round_statistics(self) -> tuple[StatisticSpec, ...]:
+        """What silos sum for the next round's affinity: pooled losses; proportions (router); calibration (T fitted)."""
         if "vae" not in self.parts:
             return ()
-        pooled = survey_statistics_spec(self.components)
-        return pooled + calibration_statistics_spec(self.components) if self.calibrates else pooled
+        wanted = survey_statistics_spec(self.components)
+        if self.routes:
+            wanted += tuple(StatisticSpec(f"proportion.{j}", **_RATE) for j in range(self.components))
+        return wanted + calibration_statistics_spec(self.components) if self.calibrates else wanted
+
+    def is_late(self, number: int) -> bool:
+        """Whether labels and router, where they are on, have a say in sample-level round ``number``."""
+        return number >= LATE_FROM
 
     @property
     def calibrates(self) -> bool:
@@ -151,6 +162,10 @@ class Phases:
         """M experts, distinct across components, the same on all parties."""
         return tuple(self._model("expert", self._seed("expert", j)) for j in range(self.components))
 
+    def initial_router(self) -> tuple[StateDict, ...]:
+        """The router before its first round; empty where there is none."""
+        return (self._model("router", self._seed("router")),) if self.routes else ()
+
     def can_work_out(self, plan: Plan) -> bool:
         """Whether a silo needs no models to start from: the first round of a draw of candidates."""
         return plan.phase == CANDIDATES and plan.round % self.config.fedgmi_args.initialisation.candidate_rounds == 0
@@ -160,7 +175,7 @@ class Phases:
         return plan.round // self.config.fedgmi_args.initialisation.candidate_rounds
 
     def _model(self, part: Part, seed: int) -> StateDict:
-        build = build_vae if part == "vae" else build_expert
+        build = {"vae": build_vae, "expert": build_expert, "router": build_router}[part]
         return export_state(build(self.config, self.shape, seed))
 
     def _seed(self, *purpose: object) -> int:

@@ -33,6 +33,7 @@ def silo_report(work: FedGMIWork, state: MixtureState) -> dict[str, Any]:
         "unreadable_files": data.skipped,
         "temperature": work.temperature,
         "offset": None if memory.offset is None else memory.offset.tolist(),
+        "shares": None if memory.shares is None else memory.shares.tolist(),
         "moments": None if memory.moments is None else memory.moments.tolist(),
         "misassignment": _doubt(work, data, state),
         "test": _accuracy(work, data, state),

@@ -57,6 +57,7 @@ class Memory:
         assignment: component of every training sample, int64 (n,), or ``None`` before the first partition.
         leaning: warm-up responsibilities R_i^j from the last survey, float64 (M,), or ``None``.
         offset: pooled mean loss of each component from the last totals, float64 (M,) nats, or ``None``.
+        shares: π, mean mixture proportions over the silos from the last totals, float64 (M,), or ``None``.
         temperature: fitted T and whether it was identified, (2,), or ``None`` where it is set by hand.
         moments: for tables the mean and spread of every feature over all silos, float64 (2, F), or ``None``.
     """
@@ -67,6 +68,7 @@ class Memory:
     offset: torch.Tensor | None = None
     moments: torch.Tensor | None = None
     temperature: torch.Tensor | None = None
+    shares: torch.Tensor | None = None
 
     def __repr__(self) -> str:
         return "Memory(values hidden)"

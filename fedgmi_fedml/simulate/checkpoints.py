@@ -10,10 +10,10 @@ import numpy as np
 
 from fedgmi_fedml.checkpoint import Checkpointer
 from fedgmi_fedml.mixture import MixtureState
-from fedgmi_fedml.packing import StateDict
+from fedgmi_fedml.packing import Part, StateDict
 from fedgmi_fedml.rounds.fedgmi import Progress
 
-_PLAIN = ("phase", "round", "warmed", "best_accuracy", "best_round", "stale")
+_PLAIN = ("phase", "round", "starved", "warmed", "best_accuracy", "best_round", "stale")
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ def save(checkpointer: Checkpointer, progress: Progress, memories: Mapping[int, 
     models: dict[str, StateDict] = {}
     for prefix, states in _groups(progress):
         for number, state in enumerate(states):
-            models |= {f"{prefix}-{number}-vae-{j}": model for j, model in enumerate(state.vaes)}
-            models |= {f"{prefix}-{number}-expert-{j}": model for j, model in enumerate(state.experts)}
+            for part, found in state.parts().items():
+                models |= {f"{prefix}-{number}-{part}-{j}": model for j, model in enumerate(found)}
     arrays = {
         f"silo-{silo}/{name}": np.ascontiguousarray(value)
         for silo, memory in memories.items()
@@ -48,10 +48,11 @@ def restore(checkpointer: Checkpointer) -> Restored | None:
     saved = checkpointer.latest()
     if saved is None:
         return None
-    groups: dict[str, dict[int, dict[str, dict[int, StateDict]]]] = {}
+    groups: dict[str, dict[int, dict[Part, dict[int, StateDict]]]] = {}
     for name, model in saved.models.items():
         prefix, number, part, j = name.split("-")
-        groups.setdefault(prefix, {}).setdefault(int(number), {}).setdefault(part, {})[int(j)] = model
+        parts = groups.setdefault(prefix, {}).setdefault(int(number), {})
+        parts.setdefault(part, {})[int(j)] = model  # type: ignore[arg-type]
     states = {prefix: tuple(_state(found[n]) for n in sorted(found)) for prefix, found in groups.items()}
     progress = Progress(
         **saved.progress,
@@ -72,6 +73,5 @@ def _groups(progress: Progress) -> list[tuple[str, tuple[MixtureState, ...]]]:
     return [("candidate", progress.candidates), ("state", state), ("best", best)]
 
 
-def _state(parts: Mapping[str, Mapping[int, StateDict]]) -> MixtureState:
-    vaes, experts = (parts.get(part, {}) for part in ("vae", "expert"))
-    return MixtureState(tuple(vaes[j] for j in sorted(vaes)), tuple(experts[j] for j in sorted(experts)))
+def _state(parts: Mapping[Part, Mapping[int, StateDict]]) -> MixtureState:
+    return MixtureState.from_parts({part: [found[j] for j in sorted(found)] for part, found in parts.items()})

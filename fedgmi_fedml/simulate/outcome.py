@@ -265,16 +265,15 @@ def _save_models(
         "components": config.fedgmi_args.components,
     }
     for which, state in (("best", best), ("final", final)):
-        models = {f"vae-{j}": model for j, model in enumerate(state.vaes)}
-        models |= {f"expert-{j}": model for j, model in enumerate(state.experts)}
+        models = {f"{part}-{j}": model for part, found in state.parts().items() for j, model in enumerate(found)}
         number = None if progress is None else progress.best_round if which == "best" else progress.round - 1
         save_models(out / "models" / which, models, {**meta, "round": number, "digest": state.digest.hex()})
 
 
 def _calibration(result: MethodResult, federation: Federation) -> dict[str, Any]:
-    """What a prediction needs beside the models: fitted temperature, offsets, a table's moments (the silos' own)."""
+    """What a prediction needs beside the models: temperature, offsets, the router's prior, a table's moments."""
     report = result.reports[min(result.reports)]["final"]
-    meta: dict[str, Any] = {key: report[key] for key in ("temperature", "offset") if report[key] is not None}
+    meta: dict[str, Any] = {key: report[key] for key in ("temperature", "offset", "shares") if report[key] is not None}
     if federation.schema is not None:
         mean, spread = report["moments"]
         meta["moments"] = TableMoments(federation.schema, tuple(mean), tuple(spread)).to_dict()

@@ -52,3 +52,7 @@ def small(tmp_path):
     return SmallRun(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def small_shared(tmp_path_factory):
+    """The same, for runs that several tests of a module look at."""
+    return SmallRun(tmp_path_factory.mktemp("shared"))

@@ -11,13 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgmi_fedml.affinity import (
+    LABEL_FLOOR,
     PROPORTION_FLOOR,
+    ROUTER_FLOOR,
     affinities,
     assign,
     em_proportions,
     estimate_alpha,
+    label_term,
     log_proportions,
     responsibilities,
+    router_term,
     score_matrix,
     scores,
 )
@@ -198,3 +202,43 @@ def test_em_estimates_a_known_gaussian_mixture() -> None:
     x = torch.randn(4000, generator=generator, dtype=torch.float64) + 2.0 * component
     losses = torch.stack([0.5 * x**2, 0.5 * (x - 2.0) ** 2], 1)
     assert em_proportions(losses, 200).tolist() == pytest.approx([0.7, 0.3], abs=0.03)
+
+
+# ── further terms ────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_label_term_by_hand() -> None:
+    """Two experts, three samples; the second expert is sure and wrong about the last: −8 and no less."""
+    said = torch.tensor([[[0.5, 0.5], [0.25, 0.75], [0.9, 0.1]], [[0.2, 0.8], [0.4, 0.6], [0.0, 1.0]]])
+    found = label_term(said, torch.tensor([0, 1, 0]))
+    expected = [[math.log(0.5), math.log(0.2)], [math.log(0.75), math.log(0.6)], [math.log(0.9), LABEL_FLOOR]]
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), atol=1e-7)
+    assert LABEL_FLOOR == -8.0
+    assert label_term(said[:, :0], torch.zeros(0, dtype=torch.long)).shape == (0, 2)
+
+
+def test_router_term_by_hand() -> None:
+    """g / π: a router that only repeats the prior says nothing; zero probability is bounded by the floor."""
+    prior = torch.tensor([0.8, 0.2])
+    found = router_term(torch.tensor([[0.8, 0.2], [0.4, 0.6], [1.0, 0.0]]), prior)
+    expected = [[0.0, 0.0], [math.log(0.5), math.log(3.0)], [math.log(1.25), ROUTER_FLOOR]]
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(router_term(torch.tensor([[0.4, 0.6]]), prior, 2.0), 2 * found[1:2])
+    uniform = router_term(torch.tensor([[0.25, 0.75]]), None)
+    assert uniform[0].tolist() == pytest.approx([math.log(0.5), math.log(1.5)])
+    assert bool(torch.isfinite(router_term(torch.tensor([[0.5, 0.5]]), torch.tensor([1.0, 0.0]))).all())
+
+
+def test_the_whole_affinity_by_hand() -> None:
+    """a = −(ℓ − o)/T + log α + router + label with ℓ = (8, 4), o = (4, 0), T = 4, α = (¼, ¾), g = (0.9, 0.1), π = ½."""
+    extra = router_term(torch.tensor([[0.9, 0.1]]), torch.tensor([0.5, 0.5]))
+    extra = extra + label_term(torch.tensor([[[0.5, 0.5]], [[0.1, 0.9]]]), torch.tensor([1]))
+    a = affinities(torch.tensor([[8.0, 4.0]]), log_proportions([0.25, 0.75]), 4.0, torch.tensor([4.0, 0.0]), extra)
+    by_hand = [-1 + math.log(0.25 * 1.8 * 0.5), -1 + math.log(0.75 * 0.2 * 0.9)]
+    assert a[0].tolist() == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_em_uses_further_terms() -> None:
+    """Losses that say nothing, and a router that is right about every sample: α is the share of its votes."""
+    votes = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
+    alpha = em_proportions(torch.zeros(4, 2), extra=router_term(votes, None))
+    assert alpha.tolist() == pytest.approx([0.75, 0.25], abs=1e-3)
+    assert em_proportions(torch.zeros(4, 2)).tolist() == pytest.approx([0.5, 0.5])
