@@ -67,6 +67,7 @@ class CohortStep:
         self._present = set(plan.cohort)
         self._ready: set[int] = set()
         self._session: ServerSession | None = None
+        self._aborted: ServerSession | None = None
         self.outcome: Outcome | None = None
 
     @property
@@ -90,6 +91,9 @@ class CohortStep:
 
     def handle(self, silo: int, message: Ready | InSession) -> None:
         """Take one message of this step; messages of other attempts and of silos outside the cohort are ignored."""
+        late = message.attempt == self.plan.attempt - 1 and isinstance(message, InSession)
+        if late and self._aborted is not None and isinstance(message, InSession):
+            self._take(self._aborted.handle(silo, message.payload))  # "no share released" from the aborted attempt
         if self.outcome or message.attempt != self.plan.attempt or silo not in self._present:
             return
         if isinstance(message, InSession):
@@ -131,8 +135,9 @@ class CohortStep:
         params = context.phases.session_params(context.run_id, self.plan, cohort, context.roster_digest)
         try:
             self._session = open_server(
-                params, credentials=context.credentials, spool_dir=context.spool_dir, random=context.random
-            )
+                params, credentials=context.credentials, spool_dir=context.spool_dir, random=context.random,
+                voids=() if self._aborted is None else self._aborted.voids,
+            )  # fmt: skip
         except SecureError as error:
             self._fail(str(error))
             return
@@ -154,16 +159,13 @@ class CohortStep:
 
     def _retry(self, reason: str, culprits: tuple[int, ...]) -> None:
         """Repeat with fresh keys and without those at fault. Trained updates are kept by the silos."""
-        voids = tuple(getattr(self._session, "voids", ()))
-        self._session = None
+        self._aborted, self._session = self._session, None
         self._present -= set(culprits)
         self._ready = set()
         if self.plan.attempt + 1 >= MAX_ATTEMPTS or not self._present:
             self._fail(reason)
             return
-        self.plan = replace(
-            self.plan, attempt=self.plan.attempt + 1, cohort=tuple(sorted(self._present)), voids=self.plan.voids + voids
-        )
+        self.plan = replace(self.plan, attempt=self.plan.attempt + 1, cohort=tuple(sorted(self._present)))
         self.begin()
 
     def _fail(self, reason: str) -> None:

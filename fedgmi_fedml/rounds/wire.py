@@ -82,7 +82,6 @@ class Plan:
         survey: the session ends with the totals; nothing is trained or uploaded.
         beta: sharpness of the warm-up (phase ``warmup``), else 0.
         keep_digest: models that a silo must keep its mixture for (the best so far).
-        voids: signed statements that clear a journal entry of an aborted attempt (``secure``).
     """
 
     phase: str
@@ -94,7 +93,6 @@ class Plan:
     survey: bool = False
     beta: float = 0.0
     keep_digest: bytes = b""
-    voids: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)

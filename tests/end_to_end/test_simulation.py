@@ -149,19 +149,19 @@ def test_partition_every_second_round(small):
         "fedgmi_args.affinity.offset=true",
         "fedgmi_args.initialisation.selection=random",
         "fedgmi_args.initialisation.warmup_rounds=0",
-        "fedgmi_args.components=3",
+        "fedgmi_args.components=3 fedgmi_args.initialisation.candidates=3",
         "fedgmi_args.components=1",
         "train_args.client_optimizer=sgd",
         "train_args.mixed_precision=true",
         "fedgmi_args.secure.rules.verified_sums=true",
         "fedgmi_args.secure.cohort_nonces=system",
         "validation_args.evaluate_oracle=true",
-        "validation_args.evaluate_baselines=[local, fedavg]",
+        "validation_args.evaluate_baselines=[local,fedavg]",
         "tracking_args.enable_tensorboard=true",
     ],
 )
 def test_every_option_works(small, change):
-    assert small(change)["rounds"] == 2
+    assert small(*change.split(" "))["rounds"] == 2
 
 
 def test_early_stopping_and_best_models(small, tmp_path):
