@@ -132,7 +132,7 @@ def open_silo(
     Args:
         silo: own roster id.
         expected: what the proposal must say. Its cohort is the drawn one: the proposal's may be smaller; its attempt is
-            a lower bound; its rules are the least strict that are accepted.
+            a lower bound; everything else, rules included, must be equal.
         contribution: this silo's part of the totals.
         credentials, journal: required by every back-end but ``none``.
         random: source of secrets; injected so that tests can replay.

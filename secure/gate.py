@@ -25,8 +25,12 @@ MIN_SILOS = 3
 MAX_SILOS = 128
 
 GRID_RATIO = 1.5
-MAX_CLASS = 1 << 40
-"""Largest size class: 10^12 samples in one silo."""
+MAX_COUNT = 1 << 40
+"""Largest sample count of one silo that is accepted."""
+
+MAX_CLASS = 1 << 24
+"""Largest size class; larger silos count as this. It bounds what a total can be, and so how small a lying silo can make
+the others' shares: fixed point must not round all but the largest silo to zero."""
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +59,7 @@ def size_class(n: float, min_samples: int) -> int:
     Raises:
         InputError: negative, NaN or larger than 2^40.
     """
-    if not 0 <= n <= MAX_CLASS:
+    if not 0 <= n <= MAX_COUNT:
         raise InputError("a sample count must lie in 0 … 2^40")
     base = max(1, int(min_samples))
     if n < base:
@@ -76,20 +80,28 @@ def open_components(holders: Sequence[int], rules: Rules) -> tuple[bool, ...]:
 
 
 def capped_share(own_class: int, total: float, w_max: float) -> float:
-    """This silo's weight: min(class / N^j, w_max); zero when it holds nothing.
+    """This silo's weight: class / N^j, but never more than ``w_max`` of what all silos release together.
 
-    Shares of a cohort add up to at most one. Capped weight is not handed to others: the step gets shorter instead.
+    A silo above that weighs w_max / (1 − w_max) · (N^j − class) / N^j: as the others keep their shares, its part of the
+    released sum is then exactly w_max. Shares of a cohort add up to at most one; capped weight is not handed to others,
+    the step gets shorter instead. Without the others' classes a mere min(class / N^j, w_max) would leave the sum to a
+    dominating silo.
+
+    Returns:
+        0 … 1; zero when it holds nothing, and when the total does not even cover its own class (some silo lied).
 
     Raises:
-        InputError: w_max outside (0, 1], or a class larger than the total.
+        InputError: w_max outside (0, 1], a negative class, or a total that is no number.
     """
     if not 0 < w_max <= 1:
         raise InputError("w_max must lie in (0, 1]")
-    if own_class == 0:
+    if own_class < 0 or math.isnan(total):
+        raise InputError("size classes and their totals must not be negative")
+    if own_class == 0 or own_class > total:
         return 0.0
-    if not 0 < own_class <= total:
-        raise InputError("a silo's size class exceeds the total of its cohort")
-    return min(own_class / total, w_max)
+    if own_class <= w_max * total:
+        return own_class / total
+    return w_max / (1 - w_max) * (total - own_class) / total
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Rules:
         max_drops: silos that may vanish between "ready" and unmasking without discarding the round.
         min_contributors: holders a component needs before its sum is released (by organisation).
         min_samples: size classes below this count as zero.
-        w_max: largest share of a component's total weight one silo may have.
+        w_max: largest share of a component's released weight one silo may have.
         verified_sums: whether uploads carry the two affine tags that let silos check the sum.
     """
 
@@ -180,7 +180,8 @@ class Totals:
         statistics: sum over the cohort of each statistic.
         contributors: number of silos whose statistics are in the sum (the cohort).
         open: which components passed the gate.
-        share: this silo's weight per component, min(class / N^j, w_max), zero where closed or not held.
+        share: this silo's weight per component, class / N^j, held to w_max of what all release together
+            (``gate.capped_share``); zero where closed or not held.
     """
 
     weights: tuple[float, ...]

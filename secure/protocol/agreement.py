@@ -119,6 +119,30 @@ def clear_voids(voids: Sequence[bytes], journal: Journal, roster: Roster, collud
             journal.void(session)
 
 
+def bind_totals(journal: Journal, params: SessionParams, session: bytes) -> None:
+    """Note a cohort before its totals can be known, and refuse one that would single silos out.
+
+    Totals of two cohorts that differ by one silo show that silo's numbers to any silo, and by which components close,
+    what it holds to the server alone. So, for one layout, phase and set of starting models, the cohorts whose totals
+    this silo takes part in cut the silos only into cells of c + 2 or more. Voids do not free these: totals are known.
+
+    Raises:
+        PolicyRefusal: fewer than c + 2 silos would be isolated.
+        JournalError: damaged or not writable.
+    """
+    layout = params.spec.digest()
+    place = digest("totals of one start", params.phase.encode(), layout, params.start_digest, bytes([params.survey]))
+    name = digest("cohort", repr(params.cohort).encode()).hex()
+    key = digest("totals of a session", session)
+    try:
+        journal.bind(name, place, params.cohort, key, colluders=params.rules.colluders)
+    except PolicyRefusal:
+        raise PolicyRefusal(
+            "totals were exchanged from these starting models in a cohort that differs by too few silos; repeat with "
+            "the same cohort, or leave out at least colluders + 2 silos"
+        ) from None
+
+
 @dataclass(frozen=True)
 class Members:
     """Who is in the session, with which keys.

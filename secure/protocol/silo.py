@@ -46,7 +46,7 @@ from secure.messages import (
     Void,
 )
 from secure.protocol import consistency
-from secure.protocol.agreement import Members, accept_proposal, read_adverts, thresholds, verified
+from secure.protocol.agreement import Members, accept_proposal, bind_totals, read_adverts, thresholds, verified
 from secure.protocol.dealing import (
     Dealt,
     Packet,
@@ -227,6 +227,7 @@ class ControlSilo(SiloMachine):
             receipt = Receipt(self._session, silo, self._transcript, b"")
             if silo != self._silo and not verified(roster, silo, receipt, signature):
                 raise ProtocolError(f"silo {silo} has not signed receipt of the packets that this silo saw")
+        bind_totals(self._journal, self._params, self._session)
         dealt = {dealer: totals_of(packet) for dealer, packet in self._packets.items()}
         self._challenge = challenge(self._transcript, self._layout.components)
         self._view = add_up(self._layout, dealt, roster.representatives(cohort), self._challenge)
@@ -244,7 +245,7 @@ class ControlSilo(SiloMachine):
             raise ProtocolError("too few silos sent their sub-sums")
         self._sums = combine(layout, views, cohort, totals_threshold, self._challenge, self._random)
         counted = self._credentials.roster.representatives(cohort)
-        self._totals = read_totals(params, self._sums, self._classes, counted, self._silo in counted)
+        self._totals = read_totals(params, self._sums, self._classes, len(counted))
         self._view, totals, session = None, self._totals, self._session
         self._packets = {dealer: packet.without_totals() for dealer, packet in self._packets.items()}
         events: list[Event] = [

@@ -205,28 +205,25 @@ def _check_proofs(layout: Layout, opened: Sequence[int], dealers: Sequence[SiloI
             raise BlameError(dealer, "its proof that it counts at most once for each component is false")
 
 
-def read_totals(
-    params: SessionParams, sums: Sequence[int], classes: Sequence[int], counted: Sequence[SiloId], own_counts: bool
-) -> Totals:
+def read_totals(params: SessionParams, sums: Sequence[int], classes: Sequence[int], counted: int) -> Totals:
     """The silo's totals: gate, capped shares, statistics.
+
+    What is refused here depends on the sums alone, which all silos share: if a silo's own class had a say, a liar's
+    negative class would show, by who aborts, who stands above a threshold.
 
     Args:
         sums: from ``combine``.
         classes: this silo's own size classes.
-        counted: dealers whose indicators were added.
-        own_counts: whether this silo is one of them.
+        counted: number of dealers whose indicators were added.
 
     Raises:
-        ProtocolError: totals that no honest cohort can have, or that leave this silo's own part out.
+        ProtocolError: totals that no honest cohort can have.
     """
     spec, rules, cohort = params.spec, params.rules, params.cohort
     m = spec.components
     holders, totals, steps = sums[:m], sums[m : 2 * m], sums[2 * m :]
-    for own, count, total in zip(classes, holders, totals, strict=True):
-        others = len(counted) - (1 if own_counts and not own else 0)
-        least = 1 if own and own_counts else 0
-        if not least <= count <= others or not own <= total <= own + MAX_CLASS * (len(cohort) - 1):
-            raise ProtocolError("totals contradict what this silo knows: a silo lied about its own")
+    if any(count > counted for count in holders) or any(total > MAX_CLASS * len(cohort) for total in totals):
+        raise ProtocolError("totals are out of range: a silo lied about its own")
     for item, step in zip(spec.statistics, steps, strict=True):
         if step >> statistic_width(item, len(cohort)):
             raise ProtocolError("totals are out of range: a silo lied about its own")

@@ -19,7 +19,9 @@ def size_class(n: float, min_samples: int) -> int:
     for k in range(200):
         value = math.floor(min_samples * Fraction(3, 2) ** k + Fraction(1, 2))
         if not classes or value > classes[-1]:
-            classes.append(value)
+            classes.append(min(value, 1 << 24))
+        if classes[-1] == 1 << 24:
+            break
     return max(c for i, c in enumerate(classes) if i == 0 or classes[i - 1] * c <= n * n)
 
 
@@ -46,10 +48,13 @@ def totals(params, samples, statistics, organisations=None):
 def shares(params, classes, weights, opened):
     """Silo → weight per component."""
     cap = params.rules.w_max
+
+    def one(own, total):
+        """Own part of the released weight, were every other silo to keep its share, is at most ``cap``."""
+        return own / total if own <= cap * total else cap / (1 - cap) * (total - own) / total
+
     return {
-        silo: tuple(
-            min(own[j] / weights[j], cap) if opened[j] and own[j] else 0.0 for j in range(params.spec.components)
-        )
+        silo: tuple(one(own[j], weights[j]) if opened[j] and own[j] else 0.0 for j in range(params.spec.components))
         for silo, own in classes.items()
     }
 

@@ -37,7 +37,7 @@ class TestSizeClass:
             assert value == 0
         else:
             assert least <= value <= gate.MAX_CLASS
-            assert 0.6 < value / n < 1.7  # √1.5 = 1.22…, and the rounding of small classes
+            assert 0.6 < value / min(n, gate.MAX_CLASS) < 1.7  # √1.5 = 1.22…, and the rounding of small classes
             assert gate.size_class(value, least) == value
 
     @given(st.floats(0, 2**40), st.floats(0, 2**40), st.integers(1, 1000))
@@ -94,14 +94,25 @@ class TestGate:
         shares = [gate.capped_share(own, float(total), w_max) for own in classes]
         assert sum(shares) <= 1 + 1e-12
         assert all(0 <= share <= w_max for share in shares)
-        assert all((share == 0) == (own == 0) for share, own in zip(shares, classes, strict=True))
+        alone = w_max < 1 and total in classes
+        assert all((share == 0) == (own == 0 or alone) for share, own in zip(shares, classes, strict=True))
+
+    @given(st.lists(st.sampled_from([8, 12, 18, 205, 692, 10**6]), min_size=2, max_size=20), st.floats(0.5, 1))
+    def test_no_silo_outweighs_what_is_released(self, classes, w_max):
+        shares = [gate.capped_share(own, float(sum(classes)), w_max) for own in classes]
+        assert max(shares) <= w_max * sum(shares) * (1 + 1e-9)
 
     def test_dominating_silo_is_capped(self):
-        assert gate.capped_share(900, 1000, 0.5) == 0.5
+        assert gate.capped_share(900, 1000, 0.5) == 0.1  # as much as the others together
         assert gate.capped_share(100, 1000, 0.5) == 0.1
+        assert gate.capped_share(900, 1000, 0.75) == pytest.approx(0.3)
+        assert gate.capped_share(900, 1000, 1.0) == 0.9
+
+    def test_total_that_does_not_cover_the_own_class(self):
+        assert gate.capped_share(8, 7, 0.5) == 0.0
 
     @pytest.mark.parametrize(
-        ("own", "total", "w_max"), [(8, 7, 0.5), (-8, 8, 0.5), (8, float("nan"), 0.5), (8, 16, 0), (8, 16, 1.5)]
+        ("own", "total", "w_max"), [(-8, 8, 0.5), (8, float("nan"), 0.5), (8, 16, 0), (8, 16, 1.5)]
     )
     def test_impossible_shares(self, own, total, w_max):
         with pytest.raises(InputError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from pathlib import Path
@@ -184,10 +185,8 @@ def test_altered_bytes_never_decode_to_the_same_message(place, value):
         if data[place] == value:
             continue
         data[place] = value
-        try:
+        with contextlib.suppress(DecodeError):
             assert decode(bytes(data), kind) != example(kind)
-        except DecodeError:
-            pass
 
 
 def test_nothing_malformed_is_ever_sent():
