@@ -71,13 +71,14 @@ check_disk() {
     fi
 }
 
-# What an installed environment depends on: interpreter, ranges, pins. Python hashes, since sha256sum is not everywhere.
+# What an installed environment depends on: interpreter, the project's place (the install points there), ranges, pins.
+# Python hashes, since sha256sum is not everywhere.
 fingerprint() {
     "$1" -c 'import hashlib, sys
-digest = hashlib.sha256(sys.version.encode())
-for name in sys.argv[1:]:
-    digest.update(open(name, "rb").read())
-print(digest.hexdigest())' "$PROJECT_ROOT/pyproject.toml" "$PROJECT_ROOT/deploy/constraints.txt"
+digest = hashlib.sha256((sys.version + sys.argv[1]).encode())
+for name in ("pyproject.toml", "deploy/constraints.txt"):
+    digest.update(open(sys.argv[1] + "/" + name, "rb").read())
+print(digest.hexdigest())' "$PROJECT_ROOT"
 }
 
 # pip keeps every download until all are installed: 3 GB on top of 7, and as much again in its cache. Where there is no

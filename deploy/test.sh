@@ -75,7 +75,7 @@ coverage_of_secure() {
 if [ "$parts" != slow ]; then
     part "ruff" "$ENV_PYTHON" -m ruff check .
     part "mypy --strict secure" "$ENV_PYTHON" -m mypy --strict secure
-    part "import rules" "$VENV/bin/lint-imports"
+    part "import rules" "$ENV_PYTHON" -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
     part "fast tests" suite fast -m "not slow"
 fi
 if [ "$parts" != fast ]; then

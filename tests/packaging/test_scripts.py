@@ -82,7 +82,7 @@ def prepared(tmp_path: Path) -> Path:
     """An environment that counts as installed: this interpreter, and the stamp that an install would leave."""
     venv = tmp_path / "with space" / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
-    digest = hashlib.sha256(sys.version.encode())
+    digest = hashlib.sha256((sys.version + str(ROOT)).encode())
     for name in ("pyproject.toml", "deploy/constraints.txt"):
         digest.update((ROOT / name).read_bytes())
     (venv / ".fedgmi-installed").write_text(digest.hexdigest() + "\n")
