@@ -110,6 +110,11 @@ class ServerSession(Protocol):
         """Silos whose message the present step still awaits."""
 
     @property
+    def totals_out(self) -> bool:
+        """Whether the silos may know the totals: a repeat from the same starting models then needs the same cohort, or
+        one that leaves out at least c + 2 silos."""
+
+    @property
     def voids(self) -> tuple[bytes, ...]:
         """Signed "no share released, state erased" of an aborted session, for ``open_server`` of its repeat."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedgmi_fedml.rounds.exposure import Exposure
 from fedgmi_fedml.rounds.phases import Phases
 from fedgmi_fedml.rounds.wire import InSession, Message, Plan, Ready
 from secure.api import (
@@ -55,6 +56,7 @@ class StepContext:
     random: RandomBytes
     send: Callable[[int, Message], None]
     roster_digest: bytes
+    exposure: Exposure
     ready_seconds: float
     step_seconds: float
 
@@ -68,6 +70,7 @@ class CohortStep:
         self._ready: set[int] = set()
         self._session: ServerSession | None = None
         self._aborted: ServerSession | None = None
+        self._cohort: tuple[int, ...] = ()
         self.outcome: Outcome | None = None
 
     @property
@@ -127,10 +130,12 @@ class CohortStep:
     def _start_if_ready(self) -> None:
         if self._session is not None or self._ready != self._present:
             return
-        cohort = tuple(sorted(self._ready))
+        plan = self.plan
+        cohort = self._context.exposure.choose(plan.phase, plan.survey, plan.start_digest, self._ready)
         if not cohort:
-            self._fail("no silo got ready")
+            self._fail("too few silos got ready")
             return
+        self._cohort = cohort
         context = self._context
         params = context.phases.session_params(context.run_id, self.plan, cohort, context.roster_digest)
         try:
@@ -159,9 +164,15 @@ class CohortStep:
 
     def _retry(self, reason: str, culprits: tuple[int, ...]) -> None:
         """Repeat with fresh keys and without those at fault. Trained updates are kept by the silos."""
-        self._aborted, self._session = self._session, None
+        plan, session = self.plan, self._session
+        self._aborted, self._session = session, None
         self._present -= set(culprits)
         self._ready = set()
+        if session is not None and session.totals_out:
+            self._context.exposure.note(plan.phase, plan.survey, plan.start_digest, self._cohort)
+        self._present = set(
+            self._context.exposure.choose(plan.phase, plan.survey, plan.start_digest, self._present)
+        )
         if self.plan.attempt + 1 >= MAX_ATTEMPTS or not self._present:
             self._fail(reason)
             return

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedgmi_fedml.errors import RunError
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.rounds.cohort_step import CohortStep, Outcome, StepContext
+from fedgmi_fedml.rounds.exposure import Exposure
 from fedgmi_fedml.rounds.models_codec import encode_models
 from fedgmi_fedml.rounds.phases import Phases
 from fedgmi_fedml.rounds.wire import (
@@ -108,6 +109,7 @@ class ServerRun:
         self._steps: list[CohortStep] = []
         self._holds: dict[int, bytes] = {}
         self.beacon = b""
+        self._exposure = Exposure(b"", 0)
         self._script = self.script(self)
         self._wait: Wait | None = None
         deadlines = self.phases.config.fedgmi_args.secure.deadlines
@@ -170,6 +172,7 @@ class ServerRun:
         self.beacon = from_reveals(
             {silo: (commitments[silo], nonce) for silo, nonce in nonces.items()}, self.run_id.encode()
         )
+        self._exposure = Exposure(self.beacon, self.phases.config.fedgmi_args.secure.rules.colluders)
         for silo in self.available:
             self.send(silo, Beacon(nonces))
 
@@ -242,7 +245,7 @@ class ServerRun:
         roster = self.credentials.roster.digest() if self.credentials else bytes(32)
         return StepContext(
             self.run_id, self.phases, self.credentials, self.spool_dir, self.random, self.send, roster,
-            self._ready_seconds, self._step_seconds,
+            self._exposure, self._ready_seconds, self._step_seconds,
         )  # fmt: skip
 
     def _provide(self, silos: Sequence[int], state: MixtureState, plan: Plan | None) -> None:

@@ -125,6 +125,11 @@ class ServerMachine(ABC):
         return ()
 
     @property
+    def totals_out(self) -> bool:
+        """Whether silos may know the totals: then a repeat needs the same cohort, or c + 2 silos fewer."""
+        return False
+
+    @property
     def alive(self) -> tuple[SiloId, ...]:
         """Silos of the cohort that are not counted as missing."""
         return tuple(silo for silo in self.params.cohort if silo not in self._gone)

@@ -101,6 +101,11 @@ class ControlServer(ServerMachine):
         return "done" if self._done else self._state
 
     @property
+    def totals_out(self) -> bool:
+        """Whether sub-sums may have left (``agreement.bind_totals``), also after an abort."""
+        return self._state in ("sums", "uploads", "consents", "reveals")
+
+    @property
     def voids(self) -> tuple[bytes, ...]:
         """Signed ``Void`` messages that aborting silos sent, for ``open_server`` of the repeat."""
         return tuple(self._voids[silo] for silo in sorted(self._voids))

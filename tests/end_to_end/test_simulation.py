@@ -208,3 +208,25 @@ def test_what_the_server_is_told_holds_no_count(small, tmp_path):
 
     small(fault=watch)
     assert kinds == {"Join", "Reveal", "Ready", "InSession", "Finished"}
+
+
+@pytest.mark.slow
+def test_a_silo_lost_after_the_totals_beyond_the_drops_allowed(small, tmp_path):
+    """Two silos vanish for good after the totals of a round, one more than may drop: the repeat leaves out as many as
+    it takes not to single anyone out, or reaches nothing; the run ends either way, with whole models."""
+    gone = set()
+
+    def fault(direction, who, payload):
+        message = decode(payload)
+        if direction == "up" and isinstance(message, InSession) and message.phase == "rounds" and who in (2, 5):
+            if len(payload) > 5000:
+                gone.add(who)
+        return () if who in gone and direction == "up" else (payload,)
+
+    changes = ("train_args.client_num_in_total=9", "train_args.client_num_per_round=9", "train_args.comm_round=4")
+    done = small(*changes, "data_args.silo_mixture.samples_per_silo=40", out=tmp_path / "two", fault=fault)
+    lines = [r for r in small.rounds(tmp_path / "two") if r["phase"] == "rounds"]
+    assert gone == {2, 5}
+    assert lines[0]["attempts"] > 1
+    assert any(r["complete"] and not r["failed_sessions"] for r in lines)
+    assert done["secure"]["aborted_sessions"] >= 1
