@@ -70,7 +70,7 @@ def temperature_statistics_spec(components: int) -> tuple[StatisticSpec, ...]:
         *(StatisticSpec(f"silo_likelihood.{octave:+.0f}", **likelihood) for octave in OCTAVES),
         StatisticSpec("silo_likelihood_slope_variance", 2500.0, 2.0**-40),
         StatisticSpec("silo_likelihood_curvature_variance", 2500.0, 2.0**-40),
-        *(StatisticSpec(f"proportion.{j}", 1.0, 2.0**-30) for j in range(components)),
+        *(StatisticSpec(f"silo_proportion.{j}", 1.0, 2.0**-30) for j in range(components)),
     )
 
 
