@@ -131,7 +131,7 @@ class CohortStep:
         if self._session is not None or self._ready != self._present:
             return
         plan = self.plan
-        cohort = self._context.exposure.choose(plan.phase, plan.survey, plan.start_digest, self._ready)
+        cohort = self._context.exposure.choose(plan.start_digest, self._ready)
         if not cohort:
             self._fail("too few silos got ready")
             return
@@ -156,28 +156,34 @@ class CohortStep:
                     if to is not None and to in self._present:
                         self._context.send(to, InSession(plan.phase, plan.round, plan.attempt, plan.group, payload))
                 case SessionReleased(aggregate):
+                    self._expose()
                     self.outcome = Outcome(plan, aggregate, aggregate.open)
                 case SessionSurveyed(is_open, _):
+                    self._expose()
                     self.outcome = Outcome(plan, None, is_open)
                 case SessionAbortedEvent(reason, culprits):
                     self._retry(reason, culprits)
 
     def _retry(self, reason: str, culprits: tuple[int, ...]) -> None:
         """Repeat with fresh keys and without those at fault. Trained updates are kept by the silos."""
-        plan, session = self.plan, self._session
-        self._aborted, self._session = session, None
+        self._aborted, self._session = self._session, None
         self._present -= set(culprits)
         self._ready = set()
-        if session is not None and session.totals_out:
-            self._context.exposure.note(plan.phase, plan.survey, plan.start_digest, self._cohort)
+        self._expose()
         self._present = set(
-            self._context.exposure.choose(plan.phase, plan.survey, plan.start_digest, self._present)
+            self._context.exposure.choose(self.plan.start_digest, self._present)
         )
         if self.plan.attempt + 1 >= MAX_ATTEMPTS or not self._present:
             self._fail(reason)
             return
         self.plan = replace(self.plan, attempt=self.plan.attempt + 1, cohort=tuple(sorted(self._present)))
         self.begin()
+
+    def _expose(self) -> None:
+        """Remember whose totals are out, for whatever starts from the same models later."""
+        session = self._session or self._aborted
+        if session is not None and session.totals_out:
+            self._context.exposure.note(self.plan.start_digest, self._cohort)
 
     def _fail(self, reason: str) -> None:
         self.outcome = Outcome(self.plan, reason=reason)

@@ -13,7 +13,7 @@ from secure.errors import InputError
 
 
 class Exposure:
-    """The cohorts whose totals are out, by step and starting models.
+    """The cohorts whose totals are out, by starting models: whatever the phase, the same silos hold the same samples.
 
     Args:
         beacon: draws who else sits out; not the server's choice.
@@ -22,18 +22,18 @@ class Exposure:
 
     def __init__(self, beacon: bytes, colluders: int) -> None:
         self._beacon, self._apart = beacon, colluders + 2
-        self._cohorts: dict[tuple[str, bool, bytes], list[tuple[int, ...]]] = {}
+        self._cohorts: dict[bytes, list[tuple[int, ...]]] = {}
 
-    def note(self, phase: str, survey: bool, start: bytes, cohort: tuple[int, ...]) -> None:
+    def note(self, start: bytes, cohort: tuple[int, ...]) -> None:
         """This cohort's totals are out."""
-        known = self._cohorts.setdefault((phase, survey, start), [])
+        known = self._cohorts.setdefault(start, [])
         if cohort not in known:
             known.append(cohort)
 
-    def choose(self, phase: str, survey: bool, start: bytes, wanted: Iterable[int]) -> tuple[int, ...]:
+    def choose(self, start: bytes, wanted: Iterable[int]) -> tuple[int, ...]:
         """The silos of those wanted that may take part, ascending; empty where any choice would single some out."""
         cohort = tuple(sorted(wanted))
-        known = self._cohorts.get((phase, survey, start), [])
+        known = self._cohorts.get(start, [])
         if not known or cohort in known:
             return cohort
         last = known[-1]
@@ -41,9 +41,7 @@ class Exposure:
             return last
         keep = sorted(set(cohort) & set(last))
         try:
-            keep = list(
-                draw(self._beacon, f"sits out/{phase}/{start.hex()}", keep, min(len(keep), len(last) - self._apart))
-            )
+            keep = list(draw(self._beacon, f"sits out/{start.hex()}", keep, min(len(keep), len(last) - self._apart)))
         except InputError:
             return ()
         return tuple(keep) if self._apart_from_all(keep, known) else ()
