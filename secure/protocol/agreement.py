@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from secure.codec import Signed, decode
 from secure.credentials import Credentials
@@ -72,6 +71,8 @@ def accept_proposal(
     roster, policy = credentials.roster, credentials.policy
     if policy is None:
         raise PolicyRefusal("a silo needs a local policy")
+    if proposal.backend != expected.backend:  # before the signature, which only some back-ends have: a common mistake
+        raise PolicyRefusal(f"the server runs back-end {proposal.backend!r}, this silo {expected.backend!r}")
     if not is_valid(roster.server_key, proposal.label(), proposal.body(), proposal.signature):
         raise ProtocolError("the server's signature on the proposal does not verify")
     problems = objections(proposal, expected, silo)
@@ -143,36 +144,18 @@ def bind_totals(journal: Journal, params: SessionParams, session: bytes) -> None
         ) from None
 
 
-@dataclass(frozen=True)
-class Members:
-    """Who is in the session, with which keys.
-
-    Attributes:
-        session: 32 bytes, bound to the proposal and to every advert.
-        adverts: silo → its advert, ascending.
-    """
-
-    session: bytes
-    adverts: dict[SiloId, Advert]
-
-    @property
-    def sealing_keys(self) -> dict[SiloId, bytes]:
-        """Silo → X25519 key for sealed packets."""
-        return {silo: advert.sealing_key for silo, advert in self.adverts.items()}
-
-    @property
-    def masking_keys(self) -> dict[SiloId, bytes]:
-        """Silo → X25519 key for pairwise masks."""
-        return {silo: advert.masking_key for silo, advert in self.adverts.items()}
-
-
 def session_of(proposal: bytes, adverts: Sequence[bytes]) -> bytes:
     """Hash over the proposal and all encoded adverts, ascending by silo."""
     return digest("session", proposal, *adverts)
 
 
-def read_adverts(message: Adverts, proposal: bytes, cohort: Sequence[SiloId], roster: Roster, own: bytes) -> Members:
+def read_adverts(
+    message: Adverts, proposal: bytes, cohort: Sequence[SiloId], roster: Roster, own: bytes
+) -> tuple[bytes, dict[SiloId, Advert]]:
     """Check everybody's adverts: all of the cohort, in order, signed, for this proposal, ours unaltered, keys distinct.
+
+    Returns:
+        The session, bound to the proposal and every advert, and the adverts by silo, ascending.
 
     Raises:
         ProtocolError: says which check failed.
@@ -190,4 +173,4 @@ def read_adverts(message: Adverts, proposal: bytes, cohort: Sequence[SiloId], ro
     fresh = [value for item in adverts.values() for value in (item.sealing_key, item.masking_key, item.nonce)]
     if len(set(fresh)) != len(fresh):
         raise ProtocolError("two silos advertised the same key or nonce")
-    return Members(session_of(proposal, message.adverts), adverts)
+    return session_of(proposal, message.adverts), adverts

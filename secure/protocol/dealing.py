@@ -18,11 +18,12 @@ from secure.keys import (
     random_bytes,
     seal,
 )
-from secure.messages import HASH, Packets, SubSumsRelay
+from secure.messages import HASH, Advert, Packets, SubSumsRelay
 from secure.protocol.field import ELEMENT_BYTES, elements, encoded, share_lists
 from secure.protocol.plane import STREAM_KEY_BYTES, Masks
-from secure.protocol.proposal import digest
+from secure.protocol.proposal import digest, id_bytes
 from secure.protocol.totals import HolderView, Layout
+from secure.protocol.uploading import PieceKey
 from secure.shamir import SHARE_BYTES, encode_share, split
 from secure.types import SiloId
 
@@ -30,11 +31,6 @@ SALT_BYTES = 32
 PART_BYTES = 32
 TRIPLE = 3 * HASH
 """Bytes of one holder's three hashes in a dealer's list."""
-
-
-def id_bytes(silo: SiloId) -> bytes:
-    """A roster id as two bytes."""
-    return silo.to_bytes(2, "big")
 
 
 def seed_commitment(proposal: bytes, silo: SiloId, seed: bytes) -> bytes:
@@ -142,21 +138,25 @@ class Secrets(_Secretive):
         self.seed = Secret.generate(random)
         self.part = Secret.generate(random, PART_BYTES)
         self.peers: dict[SiloId, PeerKeys] = {}
+        self.masks: Masks | None = None
+        self.piece_key: PieceKey | None = None
 
-    def meet(self, session: bytes, own: SiloId, sealing_keys: Mapping[SiloId, bytes]) -> None:
-        """Agree on sealing keys with every peer."""
-        for peer, public in sealing_keys.items():
-            if peer != own:
-                self.peers[peer] = PeerKeys(self.sealing.shared(public), session, own, peer)
+    def meet(self, session: bytes, own: SiloId, adverts: Mapping[SiloId, Advert], server_key: bytes) -> None:
+        """Agree on all keys with every peer and the server, before any share leaves.
 
-    def masks(self, session: bytes, own: SiloId, masking_keys: Mapping[SiloId, bytes]) -> Masks:
-        """Keys of the upload's masks: own mask added, of each pair's the lower id adds, the higher subtracts."""
+        Own mask added; of each pair's mask, the lower id adds it, the higher subtracts it.
+
+        Raises:
+            ProtocolError: somebody's key is of small order.
+        """
         added, subtracted = [self_masks(self.seed.reveal(), session, own)], list[bytes]()
-        for peer, public in masking_keys.items():
+        for peer, advert in adverts.items():
             if peer != own:
-                key = pair_masks(self.masking.shared(public), session, own, peer)
-                (added if own < peer else subtracted).append(key)
-        return Masks(tuple(added), tuple(subtracted))
+                self.peers[peer] = PeerKeys(self.sealing.shared(advert.sealing_key), session, own, peer)
+                mask = pair_masks(self.masking.shared(advert.masking_key), session, own, peer)
+                (added if own < peer else subtracted).append(mask)
+        self.masks = Masks(tuple(added), tuple(subtracted))
+        self.piece_key = PieceKey(self.sealing, server_key, session, own)
 
     def erase(self) -> None:
         """Drop everything. Idempotent."""
@@ -165,6 +165,7 @@ class Secrets(_Secretive):
         self.seed.erase()
         self.part.erase()
         self.peers.clear()
+        self.masks = self.piece_key = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -27,7 +27,7 @@ def elements(data: bytes) -> list[int]:
     if len(data) % ELEMENT_BYTES:
         raise ProtocolError("not a list of field elements")
     values = [int.from_bytes(data[i : i + ELEMENT_BYTES], "little") for i in range(0, len(data), ELEMENT_BYTES)]
-    if any(value >= PRIME for value in values):
+    if max(values, default=0) >= PRIME:
         raise ProtocolError("a field element is out of range")
     return values
 
@@ -53,14 +53,15 @@ def share_lists(
     """Shamir shares of each value for each holder: any ``threshold`` of them give it back, fewer say nothing.
 
     Horner's rule on all values at once: they lie in lanes of one long integer, wide enough that nothing is reduced
-    before the end (holders have 16 bits), which Python does ten times faster than element by element.
+    before the end, which Python does ten times faster than element by element.
 
     Returns:
         Holder → one share per value, in order.
     """
     if not values:
         return {holder: [] for holder in holders}
-    lane = (BITS + 17 * threshold) // 8 + 1  # bytes; each step adds at most 16 bits and a carry
+    # A geometric sum: below 2^BITS · 2 · holder^(threshold − 1).
+    lane = (BITS + 1 + max(holders).bit_length() * (threshold - 1)) // 8 + 1  # bytes
     drawn = uniform(len(values) * (threshold - 1), random)
     size = len(values)
     falling = [_lanes(drawn[i * size : (i + 1) * size], lane) for i in range(threshold - 1)]

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from secure.gate import feasibility
 from secure.keys import frame
 from secure.messages import Proposal
-from secure.types import Rules, SessionParams
+from secure.types import Rules, SessionParams, SiloId
 
 QUANTISER = "nearest-even, 2^29 steps a clip"
 PIECE_RANGE = (1 << 10, 1 << 26)
@@ -19,6 +19,11 @@ PIECE_RANGE = (1 << 10, 1 << 26)
 def digest(label: str, *fields: bytes) -> bytes:
     """32-byte SHA-256 over a label and length-prefixed fields: every public hash of the protocol."""
     return hashlib.sha256(frame(("fedgmi/1/" + label).encode(), *fields)).digest()
+
+
+def id_bytes(silo: SiloId) -> bytes:
+    """A roster id as two bytes."""
+    return silo.to_bytes(2, "big")
 
 
 def make_proposal(params: SessionParams, server_key: bytes = bytes(32), voids: Sequence[bytes] = ()) -> Proposal:

@@ -64,11 +64,6 @@ class Recovery:
             else:
                 self.liars.add(holder)
 
-    @property
-    def enough(self) -> bool:
-        """Whether every secret has t good shares."""
-        return all(len(shares) >= self._threshold for shares in self._shares.values())
-
     def masks(self) -> Masks:
         """What is left in the sum of the survivors' uploads, with the sign by which it is taken off.
 

@@ -46,7 +46,7 @@ from secure.messages import (
     Void,
 )
 from secure.protocol import consistency
-from secure.protocol.agreement import Members, accept_proposal, bind_totals, read_adverts, thresholds, verified
+from secure.protocol.agreement import accept_proposal, bind_totals, read_adverts, thresholds, verified
 from secure.protocol.dealing import (
     Dealt,
     Packet,
@@ -118,7 +118,6 @@ class ControlSilo(SiloMachine):
     def _forget(self) -> None:
         """Everything secret, and everything that only a live session needs."""
         self._secrets: Secrets | None = None
-        self._members: Members | None = None
         self._proposal, self._advert, self._server_key = b"", b"", b""
         self._classes: tuple[int, ...] = ()
         self._dealt: Dealt | None = None
@@ -190,9 +189,8 @@ class ControlSilo(SiloMachine):
         """Step 1 → 2: fix the session, deal shares."""
         secrets, held, cohort = self._need(self._secrets), self._need(self._contribution), self._params.cohort
         roster = self._credentials.roster
-        self._members = read_adverts(message, self._proposal, cohort, roster, self._advert)
-        self._session = self._members.session
-        secrets.meet(self._session, self._silo, self._members.sealing_keys)
+        self._session, adverts = read_adverts(message, self._proposal, cohort, roster, self._advert)
+        secrets.meet(self._session, self._silo, adverts, self._server_key)
         numbers = deal(self._params.spec, self._classes, held.statistics, self._random)
         self._contribution = None
         self._dealt = deal_packets(
@@ -268,10 +266,9 @@ class ControlSilo(SiloMachine):
             raise InputError("nothing can be submitted now: before the totals, for the second time, or after the end")
         plane, totals, secrets = self._need(self._plane), self._need(self._totals), self._need(self._secrets)
         scalars = plane.check(vector, metrics, totals)
-        masks = secrets.masks(self._session, self._silo, self._need(self._members).masking_keys)
-        keys = SiloKeys(self._session, self._silo, masks, self._shared)
-        piece_key = PieceKey(secrets.sealing, self._server_key, self._session, self._silo)
-        secrets.erase()  # the pairwise keys are in ``masks``, and die with the generator
+        keys = SiloKeys(self._session, self._silo, self._need(secrets.masks), self._shared)
+        piece_key = self._need(secrets.piece_key)
+        secrets.erase()  # what the upload needs dies with its generator
         self._state = "survivors"
         return self._upload(plane.pieces(vector, scalars, totals, keys), piece_key, self._session)
 

@@ -13,8 +13,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secure.keys import SealingKey, _Secretive, derive
-from secure.protocol.dealing import id_bytes
-from secure.protocol.proposal import digest
+from secure.protocol.proposal import digest, id_bytes
 from secure.types import SiloId
 
 

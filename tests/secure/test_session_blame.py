@@ -411,6 +411,21 @@ def test_mirrored_key_is_refused():
     assert not run.bytes_of(Shares)
 
 
+@pytest.mark.parametrize("who", ["server", "sealing_key", "masking_key"])
+def test_keys_of_small_order_end_the_session_before_any_share(who):
+    run = make()
+    if who == "server":
+        run.on_send = tamper(Proposal, lambda m: replace(m, server_key=bytes(32)), sign=run.world.server_identity)
+    else:
+        run.on_send = tamper(
+            silo_module.Advert, lambda m: replace(m, **{who: bytes(32)}), silo=LIAR, sign=run.world.identities[LIAR]
+        )
+    run.go()
+    aborted(run)
+    assert not [s for s in run.params.cohort if s != LIAR and run.bytes_of(Shares, s)]
+    assert "small order" in run.outcome[1].reason
+
+
 @pytest.mark.parametrize("what", ["packets", "leaves", "short"])
 def test_altered_packets_are_refused(what):
     run = make()

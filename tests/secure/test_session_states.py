@@ -128,7 +128,7 @@ def test_nothing_secret_is_left_after_the_end(state, recorded):
     _, session = silo_in(state, recorded)
     secrets = session._secrets
     list(session.deadline())
-    for name in ("_secrets", "_contribution", "_dealt", "_view", "_totals", "_members", "_consent", "_plane"):
+    for name in ("_secrets", "_contribution", "_dealt", "_view", "_totals", "_consent", "_plane"):
         assert getattr(session, name) is None
     assert session._packets == {}
     assert session._shared == b""
