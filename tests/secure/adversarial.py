@@ -7,32 +7,15 @@ outcomes seen.
 from __future__ import annotations
 
 import gc
-from collections import defaultdict, deque
+from collections import deque
+from dataclasses import replace
 from types import FunctionType, ModuleType
 
-from harness import SERVER, Drive
+from harness import SERVER, Drive, SessionAbortedEvent, SessionReleased
 
 from secure.codec import decode, encode, peek_kind
 from secure.messages import (
-    Abort,
-    Advert,
-    Adverts,
-    Consent,
-    Opened,
-    Packets,
-    Piece,
-    Proposal,
-    Receipt,
-    Receipts,
-    Release,
     Reveal,
-    Shares,
-    SubSums,
-    SubSumsRelay,
-    Survivors,
-    UnmaskRequest,
-    Uploaded,
-    Void,
 )
 
 ROWS = {
@@ -218,7 +201,6 @@ def row(*keys: str):
 
 def story_for(receivers, kind, change, sign=None):
     """Hook: the server tells some silos something else (``sign``: its identity, for messages it signs)."""
-    from dataclasses import replace
 
     def hook(sender, receiver, payload):
         if sender != SERVER or receiver not in receivers or peek_kind(payload) != kind.KIND:
@@ -229,18 +211,6 @@ def story_for(receivers, kind, change, sign=None):
         return [encode(message)]
 
     return hook
-
-
-def recorder(inner=lambda s, r, p: [p]):
-    """A hook that keeps what was delivered, and the list: (sender, receiver, payload)."""
-    kept = []
-
-    def hook(sender, receiver, payload):
-        items = inner(sender, receiver, payload)
-        kept.extend((sender, receiver, item) for item in items)
-        return items
-
-    return hook, kept
 
 
 def until(run: Drive, kind, senders=None):
@@ -286,15 +256,9 @@ def reachable(*roots):
     return list(seen.values())
 
 
-def sent_by_kind(run: Drive):
-    """Kind → payloads that silos sent."""
-    found = defaultdict(list)
-    for sender, _, payload in run.sent:
-        if sender != SERVER:
-            found[peek_kind(payload)].append(payload)
-    return found
-
-
-TO_SERVER = (Advert, Shares, Receipt, SubSums, Opened, Piece, Uploaded, Consent, Reveal)
-TO_SILOS = (Proposal, Adverts, Packets, Receipts, SubSumsRelay, Survivors, UnmaskRequest, Release)
-EITHER = (Abort, Void)
+def no_share_left(run):
+    """Nobody got a sum, nobody gave a share, everybody has ended."""
+    assert not run.bytes_of(Reveal)
+    assert not isinstance(run.server_outcome, SessionReleased)
+    assert all(isinstance(event, SessionAbortedEvent) for event in run.outcome.values())
+    assert set(run.outcome) | run.dead == set(run.params.cohort)

@@ -104,7 +104,9 @@ class Coalition:
                 rest = rest - stream(self_masks(secrets[silo], self.session, silo))
         for peer in self.world.silos:
             if peer != silo and (peer in known or silo in known):
-                key = self.pair_key(known[peer], peer, silo) if peer in known else self.pair_key(known[silo], silo, peer)
+                key = (
+                    self.pair_key(known[peer], peer, silo) if peer in known else self.pair_key(known[silo], silo, peer)
+                )
                 rest = rest - stream(key) if silo < peer else rest + stream(key)
         return rest
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from adversarial import from_silos, row
-from harness import Drive, Replay, SessionAbortedEvent, World, inputs, tamper
+from harness import Drive, SessionAbortedEvent, World, inputs
 
 import secure.protocol.silo as silo_module
-from secure.api import Contribution, open_silo
-from secure.codec import decode
-from secure.messages import Abort, Opened, Proposal, Receipt, SubSums
+from secure.messages import Abort, Opened
 from secure.protocol.field import PRIME
 from secure.types import Rules
 
@@ -26,7 +24,9 @@ def attempt_with(world, proposal, expected, data, attempt):
         data=data,
         seed=attempt,
     )
-    run.on_send = lambda s, r, p: [] if s and decode_is(p, Opened) else [p]  # the server listens and goes on to the next
+    run.on_send = lambda s, r, p: (
+        [] if s and decode_is(p, Opened) else [p]
+    )  # the server listens and goes on to the next
     run.go()
     said = {message.open for message in from_silos(run, Opened)}
     return run, (said.pop() if said else None)
@@ -185,6 +185,7 @@ def weigh_first_component(run):
     """Callers multiply by their share, as ``submit`` asks; returns silo → share of component 0."""
     shares = {}
     for silo, session in run.silos.items():
+
         def weighted(vector, scalars, silo=silo, submit=session.submit):
             shares[silo] = run.totals[silo].share[0]
             return submit(vector * np.float32(shares[silo]), scalars)
