@@ -5,6 +5,7 @@ Pure functions: on a server, on a silo and in a test they give the same answer f
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ __all__ = [
     "FIXED_SIGMA_BELOW",
     "PooledLosses",
     "beta_schedule",
+    "pair_statistics",
+    "pair_statistics_spec",
     "pooled_losses",
     "select_greedy",
     "select_random",
@@ -27,10 +30,14 @@ __all__ = [
     "survey_statistics_spec",
     "symmetric_kl_matrix",
     "warmup_responsibilities",
+    "whitening",
 ]
 
 FIXED_SIGMA_BELOW = 5
 """With fewer silos the pooled statistics would give others' losses away: σ is then a constant (algorithm.md, C)."""
+
+WHITE_FLOOR = 1e-3
+"""Smallest variance that whitening scales up to the others', relative to the largest: what lies below is noise."""
 
 FIXED_SIGMA = 1.0
 """σ for few silos, in nats: with β near 1, a silo whose loss differs by a nat from the others' leans e : 1."""
@@ -132,6 +139,19 @@ def survey_statistics(mean_losses: torch.Tensor | None, components: int) -> tupl
     return (*centred.tolist(), float(centred.square().sum()), 1.0)
 
 
+def pair_statistics_spec(components: int) -> tuple[StatisticSpec, ...]:
+    """What a warm-up survey sums besides: products of two components' centred losses, M (M − 1) / 2 of them."""
+    pairs = itertools.combinations(range(components), 2)
+    return tuple(StatisticSpec(f"centred_loss_product.{j}.{k}", bound=1e12, resolution=2.0**-20) for j, k in pairs)
+
+
+def pair_statistics(mean_losses: torch.Tensor | None, components: int) -> tuple[float, ...]:
+    """One silo's part of ``pair_statistics_spec``, nats²; arguments as in ``survey_statistics``."""
+    pairs = itertools.combinations(range(components), 2)
+    centred = [0.0] * components if mean_losses is None else _centred(mean_losses).tolist()
+    return tuple(centred[j] * centred[k] for j, k in pairs)
+
+
 def pooled_losses(statistics: Sequence[float], components: int) -> PooledLosses:
     """Mean and pooled deviation from the sums, in one pass: σ² = (S₂ − Σ_j S₁ⱼ² / N) / (N·M).
 
@@ -148,15 +168,50 @@ def pooled_losses(statistics: Sequence[float], components: int) -> PooledLosses:
     return PooledLosses(sums / silos, sigma, silos)
 
 
-def warmup_responsibilities(losses: torch.Tensor, mean: torch.Tensor, sigma: float, beta: float) -> torch.Tensor:
-    """R_i = softmax_j(−β D_i^j / σ), float64 (M,), with D_i^j the silo's losses centred in the silo and by component.
+def whitening(products: Sequence[float], pooled: PooledLosses) -> torch.Tensor | None:
+    """W, float64 (M, M) per nat, such that W D_i varies alike over the silos in every direction; ``None`` where
+    there are too few silos (fewer than ``FIXED_SIGMA_BELOW`` or 2M) to tell, or nothing varies.
+
+        S = Σ_i D_i D_iᵀ / N,    W = (M / (M−1))^½ P S^−½ P,    P = I − 1/M,
+        eigenvalues of S from below at ``WHITE_FLOOR`` times the largest
+
+    The factor makes the mean square over silos and components 1, as σ does; with two components W = I / σ. Divided by
+    one σ instead, contrasts that are small at first (0° against 180°, beside 0° against 90°) lose against the largest:
+    two VAEs then share all silos, and the others starve.
+
+    Args:
+        products: sums of ``pair_statistics``. Rows of D_i D_iᵀ add up to zero, which gives the diagonal.
+        pooled: from the same survey.
+    """
+    mean, silos = pooled.mean, pooled.silos
+    if silos < max(FIXED_SIGMA_BELOW, 2 * len(mean)):
+        return None
+    moments = torch.zeros(len(mean), len(mean), dtype=torch.float64)
+    for (j, k), product in zip(itertools.combinations(range(len(mean)), 2), products, strict=True):
+        moments[j, k] = moments[k, j] = product / silos - float(mean[j] * mean[k])
+    moments -= torch.diag(moments.sum(1))
+    variances, axes = torch.linalg.eigh(moments)
+    if len(mean) < 2 or float(variances[-1]) < 1e-18:
+        return None
+    scales = variances.clamp_min(WHITE_FLOOR * float(variances[-1])).rsqrt()
+    centre = torch.eye(len(mean), dtype=torch.float64) - 1.0 / len(mean)
+    return math.sqrt(len(mean) / (len(mean) - 1)) * centre @ (axes * scales) @ axes.T @ centre
+
+
+def warmup_responsibilities(
+    losses: torch.Tensor, mean: torch.Tensor, sigma: float, beta: float, white: torch.Tensor | None = None
+) -> torch.Tensor:
+    """R_i = softmax_j(−β (W D_i)^j), float64 (M,), with D_i^j the silo's losses centred in the silo and by component.
 
     Args:
         losses: this silo's L_i, (M,) nats. mean, sigma: from ``pooled_losses``. beta: sharpness β ≥ 0.
+        white: W from ``whitening``; without it, I / σ.
 
     σ of zero (all silos alike) gives uniform responsibilities.
     """
     centred = _centred(losses) - mean.double()
+    if white is not None:
+        return torch.softmax(-beta * (white @ centred), dim=0)
     scale = beta / sigma if sigma > 1e-9 else 0.0
     return torch.softmax(-scale * centred, dim=0)
 

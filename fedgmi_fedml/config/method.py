@@ -55,6 +55,11 @@ class Initialisation(Section):
     warmup_beta: Annotated[
         Annotated[tuple[NonNegative, NonNegative], Lax], expected("[b0, b1], two numbers of zero or more")
     ] = Field(default=(1.0, 2.0), description="[b0, b1]: sharpness of warm-up round r is b0 + b1·r.")
+    warmup_whitening: bool = Field(
+        default=True,
+        description="Scale the silos' losses alike in every direction, from secure sums of their products, so that no "
+        "component starves for its contrast being small at first; with two components it changes nothing.",
+    )
     weight_floor: float = Field(
         default=0.05, ge=0, lt=1, description="A silo trains only the VAEs whose warm-up weight reaches this."
     )

@@ -20,7 +20,7 @@ import torch
 
 from fedgmi_fedml.affinity import responsibilities
 from fedgmi_fedml.data import SiloData, TableMoments, apply_moments, table_statistics
-from fedgmi_fedml.initialisation import survey_statistics, warmup_responsibilities
+from fedgmi_fedml.initialisation import pair_statistics, survey_statistics, warmup_responsibilities, whitening
 from fedgmi_fedml.local_training import TrainSettings, expert_predictions, train_expert, train_vae
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.packing import FloatVector, Layout
@@ -81,11 +81,19 @@ class FedGMIWork:
         if plan.phase == MOMENTS and self.phases.schema is not None:
             found = TableMoments.from_totals(self.phases.schema, totals.statistics)
             self.remember(replace(self.memory, moments=torch.tensor([found.mean, found.spread], dtype=torch.float64)))
+        elif plan.survey:
+            self._lean(plan, totals.statistics)
         elif totals.statistics:
-            self.memory, pooled = self.gating.learn(totals.statistics, self.memory)
-            if plan.survey and self._losses is not None:
-                leaning = warmup_responsibilities(self._losses, pooled.mean, pooled.sigma, plan.beta)
-                self.memory = replace(self.memory, leaning=leaning)
+            self.memory, _ = self.gating.learn(totals.statistics, self.memory)
+
+    def _lean(self, plan: Plan, sums: tuple[float, ...]) -> None:
+        """R_i from a survey's sums: which VAEs this silo trains in the warm-up round that follows, and its weight."""
+        common = self.components + 2
+        self.memory, pooled = self.gating.learn(sums[:common], self.memory)
+        if self._losses is not None:
+            white = whitening(sums[common:], pooled) if self.phases.whitens else None
+            leaning = warmup_responsibilities(self._losses, pooled.mean, pooled.sigma, plan.beta, white)
+            self.memory = replace(self.memory, leaning=leaning)
 
     def remember(self, memory: Memory) -> None:
         """Take up a memory, from a checkpoint say; a table is standardised with the moments in it."""
@@ -133,7 +141,10 @@ class FedGMIWork:
         """L_i^j: this silo's mean loss under each VAE."""
         count = len(self.data.x_train)
         self._losses = self.gating.score(self.data.x_train, state).double().mean(0) if count else None
-        return LocalUpdate((float(count),) * self.components, None, survey_statistics(self._losses, self.components))
+        statistics = survey_statistics(self._losses, self.components)
+        if self.phases.whitens:
+            statistics += pair_statistics(self._losses, self.components)
+        return LocalUpdate((float(count),) * self.components, None, statistics)
 
     def _warm_up(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """Train every VAE that this silo leans to on the whole local data, contributed with weight R_i^j n_i."""

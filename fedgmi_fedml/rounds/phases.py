@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fedgmi_fedml.calibration import calibration_statistics_spec
 from fedgmi_fedml.config import Config
 from fedgmi_fedml.data import TableSchema, table_statistics_spec
-from fedgmi_fedml.initialisation import survey_statistics_spec
+from fedgmi_fedml.initialisation import pair_statistics_spec, survey_statistics_spec
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.models import build_expert, build_router, build_vae, export_state
 from fedgmi_fedml.packing import Layout, Part, StateDict
@@ -84,7 +84,7 @@ class Phases:
         if phase == EVALUATE:
             return VectorSpec(1, (), self._accuracy_metrics(component=0), self.round_statistics())
         if survey:
-            return VectorSpec(self.components, (), (), survey_statistics_spec(self.components))
+            return VectorSpec(self.components, (), (), self.survey_statistics())
         layout = self.layout(phase)
         metrics = [
             MetricSpec(f"{run.part}_loss.{run.component}", component=run.component, **_LOSS) for run in layout.runs
@@ -93,6 +93,16 @@ class Phases:
             metrics += self._accuracy_metrics(component=None)
             return layout.spec(metrics, self.round_statistics())
         return layout.spec(metrics)
+
+    def survey_statistics(self) -> tuple[StatisticSpec, ...]:
+        """What silos sum in a warm-up survey: pooled losses, and their products where the warm-up whitens them."""
+        pairs = pair_statistics_spec(self.components) if self.whitens else ()
+        return survey_statistics_spec(self.components) + pairs
+
+    @property
+    def whitens(self) -> bool:
+        """Whether the warm-up whitens the silos' losses; with two components one σ does the same."""
+        return self.config.fedgmi_args.initialisation.warmup_whitening and self.components > 2
 
     def round_statistics(self) -> tuple[StatisticSpec, ...]:
         """What silos sum for the next round's affinity: pooled losses; proportions (router); calibration (T fitted)."""

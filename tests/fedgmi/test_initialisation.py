@@ -14,7 +14,11 @@ from fedgmi_fedml.errors import ModelError
 from fedgmi_fedml.initialisation import (
     FIXED_SIGMA,
     FIXED_SIGMA_BELOW,
+    WHITE_FLOOR,
+    PooledLosses,
     beta_schedule,
+    pair_statistics,
+    pair_statistics_spec,
     pooled_losses,
     select_greedy,
     select_random,
@@ -22,6 +26,7 @@ from fedgmi_fedml.initialisation import (
     survey_statistics_spec,
     symmetric_kl_matrix,
     warmup_responsibilities,
+    whitening,
 )
 from fedgmi_fedml.local_training import TrainSettings, train_vae
 from fedgmi_fedml.models import Bank, DataShape, Vae, export_state, make_vae
@@ -156,6 +161,75 @@ def test_identical_silos_stay_undecided_and_huge_losses_finite() -> None:
     assert warmup_responsibilities(torch.tensor([3.0, 4.0]), torch.tensor([-0.5, 0.5]), 0.0, 9.0).tolist() == [0.5, 0.5]
     r = warmup_responsibilities(torch.tensor([1e6, 0.0]), torch.zeros(2), 1e-3, 25.0)
     assert r.tolist() == [0.0, 1.0]
+
+
+# ── whitening ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def survey(losses: np.ndarray, wanted: bool = True) -> tuple[PooledLosses, torch.Tensor | None]:
+    """What every silo reads from a survey of ``losses``, (N, M) nats."""
+    rows, m = torch.as_tensor(losses, dtype=torch.float64), losses.shape[1]
+    pooled = pooled_losses(np.sum([survey_statistics(row, m) for row in rows], axis=0).tolist(), m)
+    pairs = np.sum([pair_statistics(row, m) for row in rows], axis=0).tolist()
+    return pooled, whitening(pairs, pooled) if wanted else None
+
+
+def leanings(losses: np.ndarray, beta: float, white: bool) -> np.ndarray:
+    pooled, matrix = survey(losses, white)
+    rows = torch.as_tensor(losses, dtype=torch.float64)
+    return np.stack([warmup_responsibilities(r, pooled.mean, pooled.sigma, beta, matrix).numpy() for r in rows])
+
+
+def crowded(silos: int = 24) -> np.ndarray:
+    """Four groups of silos as a poor selection shows them: two pairs far apart, groups of one pair close together."""
+    group = np.arange(silos) % 4
+    losses = np.zeros((silos, 4))
+    losses[:, 0] = -12.0 * np.isin(group, (0, 1)) - 1.0 * (group == 0)
+    losses[:, 1] = -12.0 * np.isin(group, (2, 3)) - 1.0 * (group == 2)
+    losses[:, 2] = -5.0 * np.isin(group, (0, 1)) - 2.0 * (group == 1)
+    losses[:, 3] = -5.0 * np.isin(group, (2, 3)) - 2.0 * (group == 3)
+    return losses + np.random.default_rng(0).normal(0, 0.1, losses.shape)
+
+
+@settings(deadline=None)
+@given(st.integers(3, 6), st.integers(0, 10_000))
+def test_whitened_losses_vary_alike_in_every_direction(components: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    losses = rng.normal(100.0, 1.0, (40, components)) @ rng.normal(0, 3.0, (components, components))
+    _, white = survey(losses)
+    assert white is not None
+    centred = losses - losses.mean(1, keepdims=True)
+    centred -= centred.mean(0)
+    variances = np.sort(np.linalg.eigvalsh(np.cov((centred @ white.numpy().T).T, bias=True)))
+    assert variances[0] == pytest.approx(0.0, abs=1e-9)  # they still add up to zero in each silo
+    assert variances[-1] == pytest.approx(components / (components - 1), rel=1e-4)
+    plain = np.sort(np.linalg.eigvalsh(np.cov(centred.T, bias=True)))[1:]
+    kept = np.minimum(plain / (plain[-1] * WHITE_FLOOR), 1.0)
+    assert variances[1:].sum() == pytest.approx(kept.sum() * components / (components - 1), rel=1e-3)
+
+
+def test_whitening_two_components_is_dividing_by_sigma() -> None:
+    losses = np.random.default_rng(3).normal(100.0, 8.0, (9, 2))
+    assert leanings(losses, 3.0, True) == pytest.approx(leanings(losses, 3.0, False), rel=1e-9)
+
+
+def test_no_component_starves_beside_a_large_contrast() -> None:
+    """Divided by one σ, two VAEs share all silos; whitened, each of the four finds its group."""
+    one_sigma, white = (leanings(crowded(), 3.0, w) for w in (False, True))
+    assert ((one_sigma > 0.3).sum(0) == 0).any()
+    assert (white > 0.3).sum(0).tolist() == [6, 6, 6, 6]
+    assert all(len({tuple(row) for row in (white[g::4] > 0.3).tolist()}) == 1 for g in range(4))
+
+
+def test_few_or_equal_silos_are_not_whitened() -> None:
+    assert survey(crowded(7))[1] is None  # fewer than 2M
+    assert survey(crowded(8))[1] is not None
+    assert survey(np.ones((24, 4)))[1] is None
+    assert survey(np.ones((24, 1)))[1] is None
+
+
+def test_products_have_their_names_and_none_gives_zeros() -> None:
+    assert [s.name for s in pair_statistics_spec(3)] == [f"centred_loss_product.{p}" for p in ("0.1", "0.2", "1.2")]
+    assert pair_statistics(torch.tensor([1.0, 2.0, 6.0]), 3) == (2.0, -6.0, -3.0)  # centred: −2, −1, 3
+    assert pair_statistics(None, 3) == (0.0, 0.0, 0.0)
 
 
 def test_beta_rises_to_its_limit() -> None:
