@@ -21,7 +21,7 @@ BOTH = (
     "train_args.comm_round=4",
 )
 NONE = "fedgmi_args.secure.backend=none"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,11 @@ def test_resume_ends_in_the_same_bits(small_shared, share):
     "changes",
     [
         ("fedgmi_args.components=1",),
-        ("fedgmi_args.components=3", "fedgmi_args.affinity.router_model=expert"),
+        (
+            "fedgmi_args.components=3",
+            "fedgmi_args.initialisation.candidates=null",
+            "fedgmi_args.affinity.router_model=expert",
+        ),
         ("fedgmi_args.affinity.temperature=auto", "train_args.partition_every=2"),
         ("train_args.client_num_per_round=5", "fedgmi_args.affinity.router_weight=2.0"),
         ("validation_args.evaluate_oracle=true", "validation_args.evaluate_baselines=[local, fedavg]"),
