@@ -114,6 +114,10 @@ ATTEMPTS = {
         "colluding silo deals a negative size class, so that all honest silos but the smallest weigh nothing",
         "no honest silo is left alone in a released sum",
     ),
+    "undone-cap": (
+        "colluding silo claims as much as the largest honest one, and subtracts its own part of the sum",
+        "no honest silo outweighs the other honest ones",
+    ),
     "other-phase-totals": (
         "totals of one starting point in two phases, or with and without upload, whose cohorts differ by one silo",
         "silos refuse totals of a cohort that would isolate fewer than c + 2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import numpy as np
@@ -127,17 +128,15 @@ def test_no_silo_outweighs_the_others_in_the_released_sum():
     assert likeness < 0.95, f"the released sum is silo 2's update (cosine {likeness:.6f})"
 
 
-def lying_class(monkeypatch, liar, number):
-    """The liar deals ``number(honest)`` as its size class of component 0."""
-    import inspect
-
+def lying_class(monkeypatch, liar, more):
+    """The liar's size class of component 0 is off by ``more``: its lowest digit is dealt as such a number."""
     original = silo_module.deal
 
     def deal(spec, classes, statistics, random):
         numbers = original(spec, classes, statistics, random)
         if inspect.currentframe().f_back.f_locals["self"]._silo == liar:
-            place = 2 * spec.components + 2
-            numbers[place] = number(numbers[place]) % PRIME
+            place = spec.components  # after the indicators come the digits, lowest first
+            numbers[place] = (numbers[place] + more) % PRIME
         return numbers
 
     monkeypatch.setattr(silo_module, "deal", deal)
@@ -156,7 +155,7 @@ def test_colluder_with_a_negative_class_cannot_find_out_who_stands_above_a_thres
     patterns = set()
     for attempt, threshold in enumerate((100, 300, 600), 1):
         with monkeypatch.context() as patch:
-            lying_class(patch, 1, lambda own, t=threshold: own + t - int(honest))
+            lying_class(patch, 1, threshold - int(honest))
             run = Drive(world, replace(params, attempt=attempt), data=data, seed=attempt).go()
         ended = {m for m in world.silos if any(isinstance(e, SessionAbortedEvent) for e in [run.outcome.get(m)])}
         said = {m for m in ended - {1} if any("contradict" in a.reason for a in from_silos(run, Abort, m))}
@@ -165,12 +164,12 @@ def test_colluder_with_a_negative_class_cannot_find_out_who_stands_above_a_thres
 
 
 @row("coarse-sum")
-def test_colluder_with_a_giant_class_cannot_single_out_the_largest_silo(monkeypatch):
+def test_colluder_with_a_giant_class_cannot_single_out_the_largest_silo():
     world = World(range(1, 8))
     params = world.params()
     samples = {silo: (n, 50.0) for silo, n in LADDER.items()}
     _, statistics, vectors, metrics = inputs(params)
-    lying_class(monkeypatch, 1, lambda own: int(0.2 * 400 * 2**26 / 0.5))
+    samples[1] = (2.0**40, 50.0)
     run = Drive(world, params, data=(samples, statistics, vectors, metrics))
     weigh_first_component(run)
     run.go()
@@ -205,7 +204,7 @@ def test_colluder_with_a_negative_class_cannot_silence_all_but_the_smallest_silo
     for claimed in (30, 42, 60):
         world = World(range(1, 8))
         with monkeypatch.context() as patch:
-            lying_class(patch, 1, lambda own, t=claimed: own + t - int(honest))
+            lying_class(patch, 1, claimed - int(honest))
             run = Drive(world, params, data=data)
             shares = weigh_first_component(run)
             run.go()
@@ -215,7 +214,22 @@ def test_colluder_with_a_negative_class_cannot_silence_all_but_the_smallest_silo
         assert weights[-1] <= 0.75 * sum(weights), f"N = {claimed}: one honest silo has all the weight {weights}"
 
 
+@row("undone-cap")
+@pytest.mark.xfail(strict=True, reason="README, Honest size classes: a liar's class undoes w_max among the others")
+def test_colluder_who_claims_as_much_as_the_largest_silo_does_not_undo_w_max():
+    """Its own vector it can subtract; what is left is the largest honest silo and next to nothing of the others."""
+    world = World(range(1, 7))
+    params = world.params()
+    samples = {silo: (1e5 if silo in (1, 2) else 10.0, 50.0) for silo in world.silos}
+    run = Drive(world, params, data=with_samples(params, samples))
+    shares = weigh_first_component(run)
+    run.go()
+    honest = sum(share for silo, share in shares.items() if silo != 1)
+    assert shares[2] / honest < 0.9
+
+
 @row("other-phase-totals")
+@pytest.mark.xfail(strict=True, reason="totals are bound by phase: evaluating on all after a round of most must work")
 @pytest.mark.parametrize("changes", [{"phase": "evaluate"}, {"survey": True}])
 def test_totals_of_another_phase_or_survey_do_not_single_a_silo_out(changes):
     world = World(range(1, 7))
