@@ -28,7 +28,7 @@ GRID_RATIO = 1.5
 MAX_COUNT = 1 << 40
 """Largest sample count of one silo that is accepted."""
 
-MAX_CLASS = 1 << 24
+MAX_CLASS = (1 << 20) - 1
 """Largest size class; larger silos count as this. It bounds what a total can be, and so how small a lying silo can make
 the others' shares: fixed point must not round all but the largest silo to zero."""
 
@@ -172,8 +172,8 @@ def _odd_values(rules: Rules) -> list[str]:
         problems.append("colluders and max_drops must not be negative")
     if rules.min_contributors < 2:
         problems.append("min_contributors must be at least 2: a sum over one silo is its update")
-    if rules.min_samples < 1:
-        problems.append("min_samples must be at least 1")
+    if not 1 <= rules.min_samples <= MAX_CLASS:
+        problems.append(f"min_samples must lie in 1 … {MAX_CLASS}")
     if not 0 < rules.w_max <= 1:
         problems.append("w_max must lie in (0, 1]")
     return problems

@@ -19,11 +19,14 @@ from secure.roster import Roster
 from secure.types import Rules, SessionParams, SiloId
 from secure.verified import check_tag_capacity
 
+TOTALS_MARGIN = 16
+"""T of the totals in large cohorts: work grows with K · T, and 15 silos are far more than the colluders allowed for."""
+
 
 def thresholds(params: SessionParams) -> tuple[int, int]:
-    """t of seeds and masking keys, and T = t − c of the totals (see ``totals``)."""
-    threshold = feasibility(len(params.cohort)).threshold
-    return threshold, threshold - params.rules.colluders
+    """t of seeds and masking keys, and T ≤ t − c of the totals, T > c (see ``totals``)."""
+    threshold, colluders = feasibility(len(params.cohort)).threshold, params.rules.colluders
+    return threshold, min(threshold - colluders, max(TOTALS_MARGIN, 2 * colluders + 1))
 
 
 def too_many_colluders(silos: int, rules: Rules) -> list[str]:

@@ -201,7 +201,7 @@ def deal_packets(
         Packet(
             encode_share(seeds[holder]),
             encode_share(keys[holder]),
-            encoded(totals[holder]),
+            totals[holder],
             random_bytes(random, SALT_BYTES),
             part,
             b"",

@@ -227,7 +227,7 @@ class ControlSilo(SiloMachine):
                 raise ProtocolError(f"silo {silo} has not signed receipt of the packets that this silo saw")
         bind_totals(self._journal, self._params, self._session)
         dealt = {dealer: totals_of(packet) for dealer, packet in self._packets.items()}
-        self._challenge = challenge(self._transcript, self._layout.components)
+        self._challenge = challenge(self._transcript, self._layout.bits)
         self._view = add_up(self._layout, dealt, roster.representatives(cohort), self._challenge)
         sealed = seal_view(self._need(self._secrets), self._view, self._session, self._silo, cohort, self._random)
         self._state = "sums"

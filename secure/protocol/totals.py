@@ -4,19 +4,22 @@ Every silo (a *dealer*) splits its numbers among all silos (*holders*). A holder
 number, and sends the sums, sealed, to its peers; any t of these sub-sums give everybody the totals. The server sees
 neither.
 
-**Redundancy.** Totals are split with threshold T = t − c, so that t sub-sums hold c more points than the polynomial
+**Redundancy.** Totals are split with threshold T ≤ t − c, so that t sub-sums hold c more points than the polynomial
 needs. Of t sub-sums at least T come from honest holders; they determine the polynomial, and a lying holder's point
 lies off it, which every silo notices. With threshold t, one liar could move the totals, and open a gate, unseen.
 
-**One holder, one count.** The gate counts holders, so a dealer must not be able to say "I am three holders". It
-proves, without showing which, that each of its indicators x_1 … x_M is 0 or 1 (a fully linear proof: Boneh, Boyle,
-Corrigan-Gibbs, Gilboa, Ishai, "Zero-Knowledge Proofs on Secret-Shared Data via Fully Linear PCPs", CRYPTO 2019):
+**One holder, one count; no class below zero or above 2^20.** The gate counts holders, so a dealer must not be able to
+say "I am three holders". Weights follow from the sum of classes, so it must not deal a negative class either: the sum
+could be made to equal the class of all silos but one, whose update would then stand alone. So a dealer splits bits,
+b_1 … b_L: an indicator for each component and the binary digits of its class. It proves, without showing which, that
+each is 0 or 1 (a fully linear proof: Boneh, Boyle, Corrigan-Gibbs, Gilboa, Ishai, "Zero-Knowledge Proofs on
+Secret-Shared Data via Fully Linear PCPs", CRYPTO 2019):
 
-* f is the polynomial of degree M with f(j) = x_j and f(0) = u, u uniform;
-* f · (f − 1) vanishes at 1 … M, hence equals V · g with V = Π (X − j) and g of degree M;
-* the dealer also splits u and g(−1) … g(−M − 1);
+* f is the polynomial of degree L with f(i) = b_i and f(0) = u, u uniform;
+* f · (f − 1) vanishes at 1 … L, hence equals V · g with V = Π (X − i) and g of degree L;
+* the dealer also splits u and g(−1) … g(−L − 1);
 * at a point r, drawn by hashing everything that was dealt, the holders open f(r) and g(r), both linear in what they
-  hold, and everybody checks f(r) · (f(r) − 1) = V(r) · g(r). A false claim passes with probability ≤ 2M / 2^127; f(r)
+  hold, and everybody checks f(r) · (f(r) − 1) = V(r) · g(r). A false claim passes with probability ≤ 2L / 2^127; f(r)
   is uniform because of u, and g(r) follows from it, so nothing is learned.
 
 **One organisation, one count.** Only the indicators of each organisation's representative (its lowest id in the cohort)
@@ -38,10 +41,13 @@ from secure.protocol.field import BITS, ELEMENT_BYTES, PRIME, dot, encoded, inve
 from secure.protocol.proposal import digest
 from secure.types import SessionParams, SiloId, Totals, VectorSpec
 
+CLASS_BITS = 20
+"""Binary digits of a size class: ``gate.MAX_CLASS`` fits."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Order of one dealer's elements: M indicators, u, M + 1 values of g, M size classes, S statistics."""
+    """Order of one dealer's elements: M indicators, M · 20 digits of classes (lowest first), u, g, S statistics."""
 
     components: int
     statistics: int
@@ -52,14 +58,19 @@ class Layout:
         return cls(spec.components, len(spec.statistics))
 
     @property
+    def bits(self) -> int:
+        """L: elements that are 0 or 1."""
+        return self.components * (1 + CLASS_BITS)
+
+    @property
     def proof(self) -> int:
-        """Elements that the proof touches: indicators, u and g."""
-        return 2 * self.components + 2
+        """Elements that the proof touches: bits, u and L + 1 values of g."""
+        return 2 * self.bits + 2
 
     @property
     def size(self) -> int:
         """Elements of one dealer."""
-        return self.proof + self.components + self.statistics
+        return self.proof + self.statistics
 
     @property
     def sums(self) -> int:
@@ -89,49 +100,69 @@ def deal(spec: VectorSpec, classes: Sequence[int], statistics: Sequence[float], 
     Raises:
         InputError: a statistic is NaN or infinite.
     """
-    held = [int(value > 0) for value in classes]
+    bits = [int(value > 0) for value in classes]
+    for value in classes:
+        bits += [value >> place & 1 for place in range(CLASS_BITS)]
     blind = uniform(1, random)[0]
     steps = [encode_statistic(item, value) for item, value in zip(spec.statistics, statistics, strict=True)]
-    return [*held, blind, *_quotient(held, blind), *classes, *steps]
+    return [*bits, blind, *_quotient(bits, blind), *steps]
 
 
-def _quotient(held: Sequence[int], blind: int) -> list[int]:
-    """g = f (f − 1) / V at −1 … −M − 1."""
-    points, below = _indicator_points(len(held)), _inverse_vanishing(len(held))
-    values = []
-    for at, inverse in zip(_quotient_points(len(held)), below, strict=True):
-        value = dot(weights(points, at), [*held, blind])
-        values.append(value * (value - 1) * inverse % PRIME)
-    return values
+def _quotient(bits: Sequence[int], blind: int) -> list[int]:
+    """g = f (f − 1) / V at −1 … −L − 1.
+
+    f there is a sum of cached rows, those of the bits that are one, and the blind's, each with all points in its lanes.
+    """
+    rows = _rows(len(bits))
+    total = rows[-1] * blind + sum([row * bit for row, bit in zip(rows, bits, strict=False) if bit])
+    data = total.to_bytes(_ROW_LANE * (len(bits) + 1), "little")
+    values = [int.from_bytes(data[i : i + _ROW_LANE], "little") for i in range(0, len(data), _ROW_LANE)]
+    return [value * (value - 1) * below % PRIME for value, below in zip(values, _below(len(bits)), strict=True)]
 
 
-@lru_cache(maxsize=64)
-def _inverse_vanishing(components: int) -> list[int]:
-    return inverses([_vanishing(components, at) for at in _quotient_points(components)])
+_ROW_LANE = 34
+"""Bytes: a product of two elements, and 2^17 of them."""
 
 
-def _indicator_points(components: int) -> tuple[int, ...]:
-    return (*range(1, components + 1), 0)
+@lru_cache(maxsize=16)
+def _rows(bits: int) -> list[int]:
+    """Per value of f (at 1 … L, and at 0): its Lagrange weights for −1 … −L − 1, in lanes of one integer."""
+    points = _bit_points(bits)
+    columns = [weights.__wrapped__(points, at) for at in _quotient_points(bits)]
+    rows = []
+    for row in zip(*columns, strict=True):
+        rows.append(int.from_bytes(b"".join([weight.to_bytes(_ROW_LANE, "little") for weight in row]), "little"))
+    return rows
 
 
-def _quotient_points(components: int) -> tuple[int, ...]:
-    return tuple(range(-1, -components - 2, -1))
+def _bit_points(bits: int) -> tuple[int, ...]:
+    return (*range(1, bits + 1), 0)
 
 
-def _vanishing(components: int, at: int) -> int:
-    """V(at) = Π (at − j)."""
+def _quotient_points(bits: int) -> tuple[int, ...]:
+    return tuple(range(-1, -bits - 2, -1))
+
+
+def _vanishing(bits: int, at: int) -> int:
+    """V(at) = Π (at − i)."""
     product = 1
-    for j in range(1, components + 1):
-        product = product * (at - j) % PRIME
+    for i in range(1, bits + 1):
+        product = product * (at - i) % PRIME
     return product
 
 
-def challenge(transcript: bytes, components: int) -> int:
-    """The point r: outside −M − 1 … M, fixed only when every dealer's shares are."""
+@lru_cache(maxsize=64)
+def _below(bits: int) -> list[int]:
+    """1 / V at −1 … −L − 1."""
+    return inverses([_vanishing(bits, at) for at in _quotient_points(bits)])
+
+
+def challenge(transcript: bytes, bits: int) -> int:
+    """The point r: outside −L − 1 … L, fixed only when every dealer's shares are."""
     counter = 0
     while True:
         r = int.from_bytes(digest("totals challenge", transcript, counter.to_bytes(4, "big"))[:16], "little") & PRIME
-        if components < r < PRIME - components - 1:
+        if bits < r < PRIME - bits - 1:
             return r
         counter += 1
 
@@ -152,16 +183,20 @@ def add_up(layout: Layout, dealt: Mapping[SiloId, Sequence[int]], counted: Seque
         counted: dealers whose indicators count (one of each organisation).
         r: ``challenge``.
     """
-    m, dealers = layout.components, sorted(dealt)
-    holders = [sum(dealt[dealer][j] for dealer in counted) % PRIME for j in range(m)]
-    others = [sum(dealt[dealer][j] for dealer in dealers) % PRIME for j in range(layout.proof, layout.size)]
-    at_f, at_g = weights(_indicator_points(m), r), weights(_quotient_points(m), r)
+    m, bits, dealers = layout.components, layout.bits, sorted(dealt)
+    sums = [sum([dealt[dealer][j] for dealer in counted]) % PRIME for j in range(m)]
+    columns = list(zip(*(dealt[dealer] for dealer in dealers), strict=True))
+    for start in range(m, bits, CLASS_BITS):
+        digits = [sum(column) for column in columns[start : start + CLASS_BITS]]
+        sums.append(sum([digit << place for place, digit in enumerate(digits)]) % PRIME)
+    sums += [sum(column) % PRIME for column in columns[layout.proof :]]
+    at_f, at_g = weights(_bit_points(bits), r), weights(_quotient_points(bits), r)
     openings = []
     for dealer in dealers:
         shares = dealt[dealer]
-        openings.append(dot(at_f, shares[: m + 1]))
-        openings.append(dot(at_g, shares[m + 1 : layout.proof]))
-    return HolderView((*holders, *others), tuple(openings))
+        openings.append(dot(at_f, shares[: bits + 1]))
+        openings.append(dot(at_g, shares[bits + 1 : layout.proof]))
+    return HolderView(tuple(sums), tuple(openings))
 
 
 def combine(
@@ -181,7 +216,7 @@ def combine(
 
     Raises:
         ProtocolError: a view does not lie on the others' polynomial (a holder or dealer lies; which cannot be told).
-        BlameError: a dealer's indicators are not all 0 or 1.
+        BlameError: a dealer's bits are not all 0 or 1.
     """
     words = {holder: (*view.sums, *view.openings) for holder, view in views.items()}
     length = layout.sums + 2 * len(dealers)
@@ -199,10 +234,10 @@ def combine(
 
 
 def _check_proofs(layout: Layout, opened: Sequence[int], dealers: Sequence[SiloId], r: int) -> None:
-    vanishing = _vanishing(layout.components, r)
+    vanishing = _vanishing(layout.bits, r)
     for dealer, f, g in zip(dealers, opened[::2], opened[1::2], strict=True):
         if (f * (f - 1) - vanishing * g) % PRIME:
-            raise BlameError(dealer, "its proof that it counts at most once for each component is false")
+            raise BlameError(dealer, "its proof that it counts at most once, with a class in range, is false")
 
 
 def read_totals(params: SessionParams, sums: Sequence[int], classes: Sequence[int], counted: int) -> Totals:

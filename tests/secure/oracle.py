@@ -19,8 +19,8 @@ def size_class(n: float, min_samples: int) -> int:
     for k in range(200):
         value = math.floor(min_samples * Fraction(3, 2) ** k + Fraction(1, 2))
         if not classes or value > classes[-1]:
-            classes.append(min(value, 1 << 24))
-        if classes[-1] == 1 << 24:
+            classes.append(min(value, (1 << 20) - 1))
+        if classes[-1] == (1 << 20) - 1:
             break
     return max(c for i, c in enumerate(classes) if i == 0 or classes[i - 1] * c <= n * n)
 

@@ -220,15 +220,18 @@ def test_claiming_to_be_several_holders_is_caught_and_named(monkeypatch, claim):
     assert not run.bytes_of(Opened, 1)
 
 
-def test_claiming_to_be_several_holders_with_a_matching_quotient_is_caught(monkeypatch):
-    """The quotient is computed for the false claim: no g of degree M exists, whatever the dealer sends."""
+@pytest.mark.parametrize(("place", "value"), [(1, 3), (2, 2), (21, PRIME - 1), (41, 1 << 40)])
+def test_false_bits_with_the_best_quotient_are_caught(monkeypatch, place, value):
+    """Several holders in one, classes below zero and beyond 2^20: no g of degree L exists, whatever is sent."""
     import secure.protocol.totals as totals
 
     def change(original):
         def deal(spec, classes, statistics, random):
             numbers = original(spec, classes, statistics, random)
-            held = [numbers[0], 3]
-            return [*held, numbers[2], *totals._quotient(held, numbers[2]), *numbers[6:]]
+            bits = totals.Layout.of(spec).bits
+            numbers[place] = value
+            numbers[bits + 1 : 2 * bits + 2] = totals._quotient(numbers[:bits], numbers[bits])
+            return numbers
 
         return deal
 
@@ -268,17 +271,18 @@ def test_lying_about_what_one_holds_is_caught(monkeypatch, place):
     assert not run.bytes_of(Piece)
 
 
-def test_negative_weight_is_out_of_range_or_closed(monkeypatch):
+def test_statistic_out_of_range_ends_the_session(monkeypatch):
     def change(original):
         def deal(spec, classes, statistics, random):
             numbers = original(spec, classes, statistics, random)
-            numbers[6] = PRIME - 10**9
+            numbers[-1] = PRIME - 10**12
             return numbers
 
         return deal
 
     only_the_liar(monkeypatch, silo_module, "deal", change)
     run = make().go()
+    assert "out of range" in run.outcome[1].reason
     aborted(run)
 
 
@@ -412,11 +416,16 @@ def test_mirrored_key_is_refused():
 
 
 @pytest.mark.parametrize("who", ["server", "sealing_key", "masking_key"])
-def test_keys_of_small_order_end_the_session_before_any_share(who):
-    run = make()
+def test_keys_of_small_order_end_the_session_before_any_share(monkeypatch, who):
     if who == "server":
-        run.on_send = tamper(Proposal, lambda m: replace(m, server_key=bytes(32)), sign=run.world.server_identity)
-    else:
+        import secure.protocol.server as server_module
+
+        original = server_module.make_proposal
+        monkeypatch.setattr(
+            server_module, "make_proposal", lambda params, key, voids: original(params, bytes(32), voids)
+        )
+    run = make()
+    if who != "server":
         run.on_send = tamper(
             silo_module.Advert, lambda m: replace(m, **{who: bytes(32)}), silo=LIAR, sign=run.world.identities[LIAR]
         )

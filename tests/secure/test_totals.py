@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secure.errors import BlameError, CapacityError, InputError, ProtocolError
@@ -52,25 +52,28 @@ def test_any_threshold_of_shares_gives_the_values_back(values, holders, data):
     shares = share_lists(values, threshold, holders, os.urandom)
     chosen = tuple(sorted(data.draw(st.permutations(holders))[:threshold]))
     at_zero = weights(chosen, 0)
+    shares = {holder: elements(data) for holder, data in shares.items()}
     for index, value in enumerate(values):
         assert dot(at_zero, [shares[holder][index] for holder in chosen]) == value
         assert is_codeword({holder: shares[holder][index] for holder in holders}, threshold, os.urandom)
 
 
 def test_extreme_coefficients_do_not_spill_between_lanes():
-    """All random bits one (the largest element below p), the largest ids, the largest threshold."""
-    top = (PRIME - 1).to_bytes(16, "little")
-    holders = range(65535 - 127, 65536)
-    shares = share_lists([PRIME - 1] * 5, 128, holders, lambda count: top * (count // 16))
-    for holder in holders:
-        expected = sum((PRIME - 1) * pow(holder, power, PRIME) for power in range(128)) % PRIME
-        assert shares[holder] == [expected] * 5
+    """The largest and the smallest elements, p itself (which stands for zero), small and large ids and thresholds."""
+    for holders, threshold in ((range(65535 - 127, 65536), 128), (range(1, 129), 128), ((1, 65535), 2), ((7,), 1)):
+        for drawn in (PRIME - 1, PRIME, 0, (1 << 128) - 1):
+            block = drawn.to_bytes(16, "little")
+            values = [PRIME - 1, 0, 1, PRIME - 1, 5]
+            shares = share_lists(values, threshold, holders, lambda count, block=block: block * (count // 16))
+            for holder in holders:
+                tail = sum(drawn % (1 << 127) * pow(holder, power, PRIME) for power in range(1, threshold))
+                assert elements(shares[holder]) == [(value + tail) % PRIME for value in values]
 
 
 def test_one_share_less_says_nothing():
     """For every value there is a polynomial through the shares of the others."""
     holders = (1, 2, 5)
-    shares = share_lists([7], 3, holders, os.urandom)
+    shares = {holder: elements(data) for holder, data in share_lists([7], 3, holders, os.urandom).items()}
     for guess in (0, 7, 12345):
         points = (0, 1, 2)
         at = weights(points, 5)
@@ -81,7 +84,7 @@ def test_one_share_less_says_nothing():
 @given(st.integers(0, 5), st.integers(1, PRIME - 1))
 def test_one_wrong_share_is_no_codeword(place, change):
     holders = (1, 2, 3, 9, 300, 65535)
-    shares = {h: s[0] for h, s in share_lists([5], 4, holders, os.urandom).items()}
+    shares = {h: elements(data)[0] for h, data in share_lists([5], 4, holders, os.urandom).items()}
     shares[holders[place]] = (shares[holders[place]] + change) % PRIME
     assert not is_codeword(shares, 4, os.urandom)
 
@@ -111,9 +114,13 @@ def test_uniform_rejects_the_prime_itself():
     assert uniform(1, lambda count: next(draws)) == [5]
 
 
+def shared(values, threshold, holders):
+    return {holder: elements(data) for holder, data in share_lists(values, threshold, holders, os.urandom).items()}
+
+
 def run(dealings, holders=(1, 2, 3, 4, 5, 6, 7), threshold=4, counted=None, lie=None):
-    dealt = {dealer: share_lists(values, threshold, holders, os.urandom) for dealer, values in dealings.items()}
-    r = challenge(b"t" * 32, LAYOUT.components)
+    dealt = {dealer: shared(values, threshold, holders) for dealer, values in dealings.items()}
+    r = challenge(b"t" * 32, LAYOUT.bits)
     views = {
         holder: add_up(LAYOUT, {dealer: dealt[dealer][holder] for dealer in dealt}, counted or sorted(dealt), r)
         for holder in holders
@@ -136,30 +143,40 @@ def test_sums_of_honest_dealers():
     assert run(dealings, counted=(1, 2, 3))[:3] == (2, 3, 0)
 
 
-@given(st.lists(numbers, min_size=3, max_size=3))
-def test_only_zeros_and_ones_pass(indicators):
-    """Whatever quotient a liar sends with it: here the one that fits best."""
+def altered(place, value):
+    """Silo 3's elements with one bit replaced, and the quotient that fits best."""
     import secure.protocol.totals as totals
 
-    values = honest(3)
-    blind = values[3]
-    values[:3] = indicators
-    values[4:8] = totals._quotient(indicators, blind)
-    dealings = {silo: honest(silo) for silo in range(1, 8)} | {3: values}
-    if all(value in (0, 1) for value in indicators):
-        run(dealings)
+    values, bits = honest(3), LAYOUT.bits
+    values[place] = value
+    values[bits + 1 : LAYOUT.proof] = totals._quotient(values[:bits], values[bits])
+    return {silo: honest(silo) for silo in range(1, 8)} | {3: values}
+
+
+@given(st.integers(0, LAYOUT.bits - 1), st.one_of(st.integers(0, 3), numbers))
+@settings(max_examples=40, deadline=None)
+def test_only_zeros_and_ones_pass(place, value):
+    if value in (0, 1):
+        run(altered(place, value))
     else:
         with pytest.raises(BlameError) as caught:
-            run(dealings)
+            run(altered(place, value))
         assert caught.value.culprit == 3
 
 
-def test_wrong_quotient_of_good_indicators_is_caught():
-    for place in range(3, 8):
-        values = honest(3)
-        values[place] = (values[place] + 1) % PRIME
-        with pytest.raises(BlameError):
-            run({silo: honest(silo) for silo in range(1, 8)} | {3: values})
+def test_digits_make_any_class_in_range_and_no_other():
+    top = (1 << 20) - 1
+    values = deal(SPEC, (top, 0, 5), (0.0,), os.urandom)
+    others = {silo: deal(SPEC, (0, 0, 0), (0.0,), os.urandom) for silo in range(2, 8)}
+    assert run(others | {1: values})[:6] == (1, 0, 1, top, 0, 5)
+
+
+@pytest.mark.parametrize("place", [LAYOUT.bits, LAYOUT.bits + 1, LAYOUT.proof - 1])
+def test_wrong_quotient_of_good_indicators_is_caught(place):
+    values = honest(3)
+    values[place] = (values[place] + 1) % PRIME
+    with pytest.raises(BlameError):
+        run({silo: honest(silo) for silo in range(1, 8)} | {3: values})
 
 
 @pytest.mark.parametrize("liars", [(1,), (1, 2), (5, 6, 7)])
@@ -183,18 +200,18 @@ def test_too_few_or_short_views():
 
 def test_openings_are_uniform_and_tell_nothing_of_the_indicators():
     """f(r) is masked by u: for a fixed transcript it takes other values every time, with equal indicators."""
-    r = challenge(b"t" * 32, 3)
+    r = challenge(b"t" * 32, LAYOUT.bits)
     seen = set()
     for _ in range(50):
-        dealt = share_lists(honest(1), 1, (1,), os.urandom)
+        dealt = shared(honest(1), 1, (1,))
         seen.add(add_up(LAYOUT, {1: dealt[1]}, (1,), r).openings[0])
     assert len(seen) == 50
 
 
 def test_challenge_depends_on_everything_and_avoids_the_nodes():
-    values = {challenge(bytes([n]) * 32, 3) for n in range(100)}
+    values = {challenge(bytes([n]) * 32, 63) for n in range(100)}
     assert len(values) == 100
-    assert all(3 < value < PRIME - 4 for value in values)
+    assert all(63 < value < PRIME - 64 for value in values)
 
 
 def test_statistics_too_wide_for_the_field():
