@@ -47,6 +47,7 @@ def bench_overhead(
     variants = {(count, backend): _variant(config, count, backend, overrides) for count in epochs for backend in _ENDS}
     figures: dict[str, Any] = {"config": config, "pairs": pairs}
     targets = []
+    _warm_up()
     for count in epochs:
         rows = [_pair(variants[count, "none"], variants[count, "masked"], turn % 2 == 1) for turn in range(pairs)]
         name = f"epochs_{count}"
@@ -70,6 +71,16 @@ def _variant(config: str, epochs: int, backend: str, overrides: Sequence[str]) -
     """The configuration with so many epochs everywhere and this back-end; the caller's own settings come last."""
     counts = [f"{key}={epochs}" for key in _EPOCH_KEYS]
     return load_config(config, [*_PLAIN, *counts, *overrides, f"fedgmi_args.secure.backend={backend}"])
+
+
+def _warm_up() -> None:
+    """What only the first run of a process pays: torch imports half of itself when the first optimiser is made."""
+    import torch
+
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.Adam([weight])
+    weight.sum().backward()
+    optimiser.step()
 
 
 def _pair(none: Config, masked: Config, masked_first: bool) -> tuple[dict[str, float], dict[str, float]]:

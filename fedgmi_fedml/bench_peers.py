@@ -77,14 +77,19 @@ class _Flower:
     """Flower's functions, found once. Raises ImportError or AttributeError where its version has others."""
 
     def __init__(self) -> None:
-        from flwr.common import bytes_to_ndarray, ndarrays_to_parameters
-        from flwr.common.secure_aggregation import ndarrays_arithmetic as arithmetic
-        from flwr.common.secure_aggregation.crypto.shamir import combine_shares
-        from flwr.common.secure_aggregation.quantization import dequantize
-
-        client: Any = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")  # beside a namesake
-        self.client, self.arithmetic, self.combine, self.dequantize = client, arithmetic, combine_shares, dequantize
-        self.to_array, self.to_parameters = bytes_to_ndarray, ndarrays_to_parameters
+        # By name: the type checker of this repository has no Flower, and a function of Flower hides one of its modules.
+        root = "flwr.common.secure_aggregation"
+        common, client, arithmetic, shamir, quantization = (
+            importlib.import_module(name)
+            for name in (
+                "flwr.common", "flwr.client.mod.secure_aggregation.secaggplus_mod", f"{root}.ndarrays_arithmetic",
+                f"{root}.crypto.shamir", f"{root}.quantization",
+            )
+        )  # fmt: skip
+        self.client: Any = client
+        self.arithmetic: Any = arithmetic
+        self.combine, self.dequantize = shamir.combine_shares, quantization.dequantize
+        self.to_array, self.to_parameters = common.bytes_to_ndarray, common.ndarrays_to_parameters
         self.stages = (client._setup, client._share_keys, client._collect_masked_vectors, client._unmask)
         self.key, self.generate = client.Key, client.pseudo_rand_gen
 

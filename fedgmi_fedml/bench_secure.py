@@ -36,7 +36,9 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fedgmi_fedml.bench_session import Federation, MemoryMeter, RemoteServer, Session, Stopwatch, layout, vector_of
+from fedgmi_fedml.bench_memory import MemoryMeter, RemoteServer
+from fedgmi_fedml.bench_session import Federation, Session, Stopwatch, layout, vector_of
+from fedgmi_fedml.errors import RunError
 
 __all__ = ["Floor", "SecureBench", "bench_secure", "plaintext_mean"]
 
@@ -72,7 +74,7 @@ class Floor:
         """CPU seconds in one mode; keys are new every time, as in a session."""
         start = time.process_time()
         streams = [Cipher(algorithms.AES(os.urandom(32)), mode()).encryptor() for _ in range(self._silos)]
-        room = memoryview(self._room)
+        room = self._room.data
         for at in range(0, len(self._sum), _CHUNK):
             chunk = self._sum[at : at + _CHUNK]
             mask = self._room[: chunk.nbytes].view(np.uint32)
@@ -205,7 +207,11 @@ class SecureBench:
 
 def _error(session: Session) -> float:
     """Largest error of the released weighted mean."""
-    truth = sum(session.weighted(silo, np.float64) for silo in session.survivors)
+    if session.result is None:
+        raise RunError("the measured session has no release")
+    truth = np.zeros(len(session.result))
+    for silo in session.survivors:
+        truth += session.weighted(silo, np.float64)
     return float(np.abs(truth - session.result).max())
 
 

@@ -11,13 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-import tracemalloc
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,7 +39,7 @@ from secure.policy import Policy
 from secure.roster import Roster, RosterEntry
 from secure.types import Backend, Block, MetricSpec, Rules, SessionParams, StatisticSpec, Totals, VectorSpec
 
-__all__ = ["COMPONENTS", "Federation", "MemoryMeter", "RemoteServer", "Session", "Stopwatch", "layout", "vector_of"]
+__all__ = ["COMPONENTS", "Federation", "Session", "Stopwatch", "layout", "vector_of"]
 
 COMPONENTS = 2
 _TENSORS = 8
@@ -126,6 +122,9 @@ class Federation:
 class Stopwatch:
     """CPU seconds by (party, stage); the server is party 0. Counts every thread, so that none can hide work."""
 
+    times = True
+    """Whether it is seconds that are measured."""
+
     def __init__(self) -> None:
         self.spent: dict[tuple[int, str], float] = defaultdict(float)
 
@@ -136,40 +135,6 @@ class Stopwatch:
         seconds = time.process_time() - start
         self.spent[party, stage_of(result)] += seconds
         return result
-
-
-class MemoryMeter(Stopwatch):
-    """Instead of seconds, the bytes that one party holds at most: ``peak``. Needs ``tracemalloc`` to be running.
-
-    What leaves the party in a message counts while it is being made; afterwards it is the transport's.
-
-    Args:
-        party: whom to watch.
-    """
-
-    def __init__(self, party: int) -> None:
-        super().__init__()
-        self.peak, self._party, self._kept = 0, party, 0
-
-    def around(self, party: int, action: Callable[[], _R], stage_of: Callable[[_R], str]) -> _R:
-        """Run an action, and look at its peak."""
-        if party != self._party:
-            return action()
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        result = action()
-        after, peak = tracemalloc.get_traced_memory()
-        self.peak = max(self.peak, self._kept + peak - before)
-        self._kept += after - before - sum({id(e): len(e.payload) for e in _events(result) if _is_send(e)}.values())
-        return result
-
-
-def _is_send(event: Any) -> bool:
-    return isinstance(event, Send)
-
-
-def _events(result: Any) -> list[Any]:
-    return result if isinstance(result, list) else [result]
 
 
 class Session:
@@ -226,8 +191,7 @@ class Session:
 
     def uploads(self) -> Session:
         """Every survivor's upload, one after the other."""
-        if isinstance(self._server, RemoteServer):
-            self._server.mark()
+        getattr(self._server, "mark", int)()  # a server that measures its memory wants to know
         for silo in self.survivors:
             vector = self.weighted(silo)
             self._between()
@@ -249,7 +213,7 @@ class Session:
     def _open_plane(self, silo: int) -> None:
         """Put the meter between a silo's session and its data plane, whose own time is otherwise not to be seen."""
         plane, spent = getattr(self._silos[silo], "_plane", None), self.meter.spent
-        if plane is None or isinstance(self.meter, MemoryMeter):
+        if plane is None or not self.meter.times:
             return
         check, pieces = plane.check, plane.pieces
 
@@ -292,7 +256,7 @@ class Session:
             events = self.meter.around(silo, lambda: list(session.handle(message.payload)), _silo_stage)  # noqa: B023
             self._from_silo(silo, events)
 
-    def _server_stage(self, events: list[Any]) -> str:
+    def _server_stage(self, events: Iterable[Any]) -> str:
         if any(isinstance(event, SessionReleased) for event in events):
             return "release"
         return "intake" if self._uploading else "control"
@@ -323,83 +287,5 @@ class Session:
                 raise RunError(f"the measured session was aborted: {event.reason}")
 
 
-def _silo_stage(events: list[Any]) -> str:
+def _silo_stage(events: Iterable[Any]) -> str:
     return "read" if any(isinstance(event, SessionReleased) for event in events) else "control"
-
-
-class RemoteServer:
-    """A server's session in a process of its own, which says how much memory it took: ``close``.
-
-    Args:
-        federation, params: as for ``Session``.
-    """
-
-    def __init__(self, federation: Federation, params: SessionParams) -> None:
-        context = get_context("fork")  # an identity can be forked, not pickled
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, params, federation.server_credentials()), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-
-    def start(self) -> Iterator[Any]:
-        """See ``api.ServerSession``."""
-        return self._ask("start")
-
-    def handle(self, sender: int, payload: bytes) -> Iterator[Any]:
-        """See ``api.ServerSession``."""
-        return self._ask("handle", sender, payload)
-
-    def lost(self, silo: int) -> Iterator[Any]:
-        """See ``api.ServerSession``."""
-        return self._ask("lost", silo)
-
-    def mark(self) -> None:
-        """Uploads begin."""
-        self._call("mark")
-
-    def close(self) -> tuple[int, int]:
-        """End the process.
-
-        Returns:
-            The most bytes that Python and NumPy held in it beyond what it began with: ever, and since ``mark``.
-        """
-        peaks: tuple[int, int] = self._call("close")
-        self._pipe.close()
-        self._process.join(timeout=10)
-        return peaks
-
-    def _ask(self, name: str, *arguments: Any) -> Iterator[Any]:
-        return iter(self._call(name, *arguments))
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        self._pipe.send((name, arguments))
-        return self._pipe.recv()
-
-
-def _serve(pipe: Connection, params: SessionParams, credentials: Credentials | None) -> None:
-    """Life of the other process. What the pipe itself needs is not counted."""
-    tracemalloc.start()
-    base, _ = tracemalloc.get_traced_memory()
-    server, early, late = open_server(params, credentials=credentials), 0, 0
-    while True:
-        name, arguments = pipe.recv()
-        if name == "close":
-            pipe.send((max(early, late), late))
-            return
-        tracemalloc.reset_peak()
-        events = [] if name == "mark" else list(getattr(server, name)(*arguments))
-        late = max(late, tracemalloc.get_traced_memory()[1] - base)
-        if name == "mark":
-            early, late = late, 0
-        pipe.send([_without_sum(event) for event in events])
-        del arguments, events
-
-
-def _without_sum(event: Any) -> Any:
-    """A terminal event without its megabytes, which the other side knows from a silo."""
-    if not isinstance(event, SessionReleased):
-        return event
-    empty = replace(event.aggregate, values=np.zeros(0, dtype=np.int32))
-    return SessionReleased(empty)
