@@ -18,16 +18,15 @@ from fedgmi_fedml.affinity import (
     estimate_alpha,
     label_term,
     log_proportions,
-    responsibilities,
     router_term,
     score_matrix,
 )
-from fedgmi_fedml.calibration import calibration_statistics, fit_temperature
 from fedgmi_fedml.initialisation import PooledLosses, pooled_losses, survey_statistics
 from fedgmi_fedml.local_training import expert_predictions
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.rounds.update import Memory
 from fedgmi_fedml.rounds.workbench import Workbench
+from fedgmi_fedml.temperature import fit_temperature, temperature_statistics
 
 
 class Gating:
@@ -74,13 +73,12 @@ class Gating:
         log_alpha = log_proportions(memory.alpha)
         return affinities(evidence.losses, log_alpha, self.temperature(memory), offset, evidence.extra)
 
-    def partition(self, evidence: Evidence, memory: Memory) -> tuple[Memory, torch.Tensor]:
-        """α re-estimated by a few EM passes and every sample's component, in a new memory; and the affinities."""
+    def partition(self, evidence: Evidence, memory: Memory) -> Memory:
+        """α re-estimated by a few EM passes and every sample's component, in a new memory."""
         for _ in range(self.settings.em_passes):  # with the losses at hand a pass costs nothing
             alpha = estimate_alpha(self.affinities(evidence, memory), self.settings.proportions)
             memory = replace(memory, alpha=alpha)
-        scored = self.affinities(evidence, memory)
-        return replace(memory, assignment=assign(scored)), scored
+        return replace(memory, assignment=assign(self.affinities(evidence, memory)))
 
     def temperature(self, memory: Memory) -> float:
         """T in force: set by hand, or fitted from the last totals (1 before the first)."""
@@ -88,9 +86,15 @@ class Gating:
             return float(self.settings.temperature)
         return 1.0 if memory.temperature is None else float(memory.temperature[0])
 
+    def _fitted_under(self, memory: Memory) -> torch.Tensor:
+        """Mean proportions of the silos at the last fit of T; uniform before the first."""
+        if memory.temperature is None:
+            return torch.full((self.components,), 1.0 / self.components, dtype=torch.float64)
+        return memory.temperature[2:]
+
     # ---- sums over silos -----------------------------------------------------------------------------------------
 
-    def statistics(self, evidence: Evidence | None, scored: torch.Tensor | None, memory: Memory) -> tuple[float, ...]:
+    def statistics(self, evidence: Evidence | None, memory: Memory) -> tuple[float, ...]:
         """This silo's part of ``Phases.round_statistics``; without data (or a new partition) nothing but zeros."""
         losses = None if evidence is None else evidence.losses
         found = survey_statistics(None if losses is None else losses.double().mean(0), self.components)
@@ -98,8 +102,10 @@ class Gating:
             found += (0.0,) * self.components if losses is None else tuple(memory.alpha.tolist())
         if not self.phases.calibrates:
             return found
-        resp = None if scored is None else responsibilities(scored)
-        return found + calibration_statistics(losses, resp, self.components)
+        offset = memory.offset if self.settings.offset else None
+        extra = None if evidence is None else evidence.extra
+        present, shares = self.temperature(memory), self._fitted_under(memory)
+        return found + temperature_statistics(losses, shares, present, offset, extra)
 
     def learn(self, sums: tuple[float, ...], memory: Memory) -> tuple[Memory, PooledLosses]:
         """Take offset, proportions and temperature from the sums of a survey or a round."""
@@ -112,6 +118,7 @@ class Gating:
                 memory = replace(memory, shares=torch.tensor(rest[:m], dtype=torch.float64) / pooled.silos)
             rest = rest[m:]
         if rest:
-            fitted = fit_temperature(rest, m, self.temperature(memory))
-            memory = replace(memory, temperature=torch.tensor([fitted.temperature, fitted.identified]))
+            fitted = fit_temperature(rest, pooled.silos, self.temperature(memory), self._fitted_under(memory))
+            head = torch.tensor([fitted.temperature, fitted.identified], dtype=torch.float64)
+            memory = replace(memory, temperature=torch.cat([head, fitted.shares]))
         return memory, pooled

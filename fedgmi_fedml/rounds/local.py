@@ -170,7 +170,7 @@ class FedGMIWork:
         if plan.round % every == 0 or self.memory.assignment is None:
             statistics = self.repartition(state, late)
         elif self.partition == "map":
-            statistics = self.gating.statistics(None, None, self.memory)
+            statistics = self.gating.statistics(None, self.memory)
         vector = _empty(layout)
         samples: list[float] = []
         for j in range(self.components):
@@ -226,11 +226,11 @@ class FedGMIWork:
             return ()
         if count == 0:
             self.memory = replace(self.memory, assignment=torch.zeros(0, dtype=torch.int64))
-            return self.gating.statistics(None, None, self.memory)
+            return self.gating.statistics(None, self.memory)
         late = self._late_at_end if late is None else late
         evidence = self.gating.evidence(self.data.x_train, state, self.memory, late, self.data.y_train)
-        self.memory, scored = self.gating.partition(evidence, self.memory)
-        return self.gating.statistics(evidence, scored, self.memory)
+        self.memory = self.gating.partition(evidence, self.memory)
+        return self.gating.statistics(evidence, self.memory)
 
     def gate(self, x: torch.Tensor, state: MixtureState, late: bool | None = None) -> torch.Tensor:
         """Responsibilities from x alone, float64 (B, M); labels never enter. ``late`` as in ``repartition``."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from fedgmi_fedml.calibration import calibration_statistics_spec
 from fedgmi_fedml.config import Config
 from fedgmi_fedml.data import TableSchema, table_statistics_spec
 from fedgmi_fedml.initialisation import pair_statistics_spec, survey_statistics_spec
@@ -19,6 +18,7 @@ from fedgmi_fedml.models import build_expert, build_router, build_vae, export_st
 from fedgmi_fedml.packing import Layout, Part, StateDict
 from fedgmi_fedml.rounds.wire import Plan
 from fedgmi_fedml.shapes import DataShape
+from fedgmi_fedml.temperature import temperature_statistics_spec
 from secure.types import MetricSpec, Rules, SessionParams, StatisticSpec, VectorSpec
 
 MOMENTS, CANDIDATES, WARMUP, ROUNDS, EVALUATE = "moments", "candidates", "warmup", "rounds", "evaluate"
@@ -111,7 +111,7 @@ class Phases:
         wanted = survey_statistics_spec(self.components)
         if self.routes:
             wanted += tuple(StatisticSpec(f"proportion.{j}", **_RATE) for j in range(self.components))
-        return wanted + calibration_statistics_spec(self.components) if self.calibrates else wanted
+        return wanted + temperature_statistics_spec(self.components) if self.calibrates else wanted
 
     def is_late(self, number: int) -> bool:
         """Whether labels and router, where they are on, have a say in sample-level round ``number``."""

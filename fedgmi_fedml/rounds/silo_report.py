@@ -32,6 +32,7 @@ def silo_report(work: FedGMIWork, state: MixtureState) -> dict[str, Any]:
         "train_samples": len(data.x_train),
         "unreadable_files": data.skipped,
         "temperature": work.temperature,
+        "temperature_identified": memory.temperature is None or bool(memory.temperature[1]),
         "offset": None if memory.offset is None else memory.offset.tolist(),
         "shares": None if memory.shares is None else memory.shares.tolist(),
         "moments": None if memory.moments is None else memory.moments.tolist(),

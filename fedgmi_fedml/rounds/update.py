@@ -58,7 +58,8 @@ class Memory:
         leaning: warm-up responsibilities R_i^j from the last survey, float64 (M,), or ``None``.
         offset: pooled mean loss of each component from the last totals, float64 (M,) nats, or ``None``.
         shares: π, mean mixture proportions over the silos from the last totals, float64 (M,), or ``None``.
-        temperature: fitted T and whether it was identified, (2,), or ``None`` where it is set by hand.
+        temperature: fitted T, whether it was identified, and the silos' mean proportions at the fit, (2 + M,); or
+            ``None`` where T is set by hand.
         moments: for tables the mean and spread of every feature over all silos, float64 (2, F), or ``None``.
     """
 

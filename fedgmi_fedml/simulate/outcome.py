@@ -134,7 +134,7 @@ def _summary(
         config_digest=config.digest(),
         model_digests={"final": progress.state.digest.hex(), "best": best.digest.hex()},
     )
-    summary.warnings = _warnings(config, federation, progress, watch, summary, separability)
+    summary.warnings = _warnings(config, federation, result, summary, separability)
     return summary
 
 
@@ -229,10 +229,13 @@ def _bytes_per_parameter(result: MethodResult, parameters: int) -> float | None:
 
 
 def _warnings(
-    config: Config, federation: Federation, progress: Progress, watch: Watch, summary: RunSummary,
+    config: Config, federation: Federation, result: MethodResult, summary: RunSummary,
     separability: torch.Tensor | None,
 ) -> list[str]:  # fmt: skip
     """What a user should know, in words a user can act on."""
+    progress, watch = result.progress, result.watch
+    if progress is None or watch is None:
+        raise ValueError("FedGMI ran without a server")
     findings = list(idle_components(watch.history))
     if separability is not None:
         findings += indistinguishable_components(separability)
@@ -240,7 +243,8 @@ def _warnings(
         module = build_vae(config, federation.shape, config.common_args.random_seed)
         generator = torch.Generator().manual_seed(derive_seed(config.common_args.random_seed, "posterior"))
         findings += collapsed_posteriors(posterior_kl(VaeBank(module, progress.state.vaes), generator=generator))
-    findings += unreliable_proportions(summary.misassignment_rate or 0.0)
+    identified = all(report["best"]["temperature_identified"] for report in result.reports.values())
+    findings += unreliable_proportions(summary.misassignment_rate or 0.0, temperature_identified=identified)
     findings += surplus_components(summary.effective_components or 0.0, config.fedgmi_args.components)
     texts = [finding.text for finding in findings]
     if watch.clipped_share > 0.01:

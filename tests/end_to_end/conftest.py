@@ -40,7 +40,8 @@ class SmallRun:
         self.count += 1
         folder = out or self.root / f"run-{self.count}"
         report = run_simulation(load_config(config, [*SMALL, *changes]), folder, **how)
-        assert report == folder / "report.html" and report.stat().st_size > 5000
+        assert report == folder / "report.html"
+        assert report.stat().st_size > 5000
         return json.loads((folder / "summary.json").read_text())
 
     def rounds(self, out):

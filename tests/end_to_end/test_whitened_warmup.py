@@ -7,6 +7,7 @@ from fedgmi_fedml.errors import Interrupted
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 THREE = (
     "fedgmi_args.components=3",
+    "fedgmi_args.initialisation.candidates=4",
     "fedgmi_args.initialisation.warmup_rounds=3",
     "data_args.silo_mixture={kind: dominant, dominant: 0.6, components: [{rotate: 0}, {rotate: 90}, {rotate: 180}], "
     "samples_per_silo: 60}",
