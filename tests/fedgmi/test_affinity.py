@@ -124,6 +124,7 @@ def test_affinity_by_hand() -> None:
     assert estimate_alpha(aff, "soft").tolist() == pytest.approx([(0.25 + second) / 2, 1 - (0.25 + second) / 2])
 
 
+@settings(deadline=None)
 @given(losses_strategy, st.floats(0.01, 1e3))
 def test_responsibilities_are_finite_and_sum_to_one(rows: list[list[float]], temperature: float) -> None:
     losses = torch.tensor(rows)
@@ -135,6 +136,7 @@ def test_responsibilities_are_finite_and_sum_to_one(rows: list[list[float]], tem
     assert float(estimate_alpha(affinities(losses, log_proportions(alpha)), "hard").sum()) == pytest.approx(1.0)
 
 
+@settings(deadline=None)
 @given(losses_strategy, st.floats(-1e5, 1e5))
 def test_what_all_components_share_does_not_matter(rows: list[list[float]], shift: float) -> None:
     losses = torch.tensor(rows, dtype=torch.float64)

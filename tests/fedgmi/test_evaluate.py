@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -36,6 +36,7 @@ def test_alpha_error_by_hand() -> None:
     assert matching.alpha_mae == pytest.approx((0.1 + 0.1 + 0.0 + 0.0) / 4)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 8), st.integers(0, 1000))
 def test_matching_undoes_any_renaming(components: int, silos: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -96,6 +97,7 @@ def test_accuracy() -> None:
     assert math.isnan(accuracy(torch.zeros(0, 2), torch.zeros(0).long()))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30))
 def test_area_under_curve_equals_scikit_learn(pairs: list[tuple[int, bool]]) -> None:
     scores = torch.tensor([float(score) for score, _ in pairs])

@@ -75,6 +75,7 @@ def test_greedy_by_hand() -> None:
         select_greedy(distance, 6)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 7), st.data())
 def test_greedy_picks_distinct_ones_that_no_permutation_changes(count: int, data: st.DataObject) -> None:
     components = data.draw(st.integers(2, count))
