@@ -56,11 +56,7 @@ EARLY = ("adverts", "shares", "receipts")
 class ControlServer(ServerMachine):
     """The server's session, whatever the data plane.
 
-    Args:
-        credentials: identity with the roster's server key, and the roster.
-        spool_dir: where uploads wait.
-        random: source of secrets (its one-time key).
-        earlier: ``Void`` messages of an earlier session.
+    Args: as for ``api.open_server``; ``earlier`` are ``Void`` messages of an earlier session.
 
     Attributes:
         liars: silos convicted of wrong shares, although the session may have got on without them.
@@ -108,7 +104,7 @@ class ControlServer(ServerMachine):
     @property
     def voids(self) -> tuple[bytes, ...]:
         """Signed ``Void`` messages that aborting silos sent, for ``open_server`` of the repeat."""
-        return tuple(self._voids[silo] for silo in sorted(self._voids))
+        return tuple(data for _, data in sorted(self._voids.items()))
 
     @property
     def waiting_for(self) -> tuple[SiloId, ...]:
