@@ -24,7 +24,6 @@ from fedgmi_fedml.rounds.cohort_step import Outcome
 from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, LATE_FROM, MOMENTS, ROUNDS, WARMUP, derive_seed
 from fedgmi_fedml.rounds.server import Script, ServerRun, Wait
 from fedgmi_fedml.rounds.wire import Plan
-from secure.beacon import disjoint_cohorts, draw
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class FedGMI:
         self._announce("candidates", draws * rounds)
         for number in range(self.progress.round, draws * rounds):
             index = number // rounds
-            cohorts = self._cohorts(index)
+            cohorts = self.phases.candidate_cohorts(index, self.run.beacon, self.run.available)
             current = list(self.progress.candidates)
             if number % rounds == 0:
                 current += [self.phases.candidate_start(index)] * len(cohorts)
@@ -133,12 +132,6 @@ class FedGMI:
             self._record(CANDIDATES, number, outcomes)
             self._advance(round=number + 1, candidates=tuple(current))
         self._select()
-
-    def _cohorts(self, index: int) -> tuple[tuple[int, ...], ...]:
-        """Disjoint cohorts of a draw: from the beacon, of at least ``cohort_size`` silos, no more than wanted."""
-        available = self.run.available
-        cohorts = disjoint_cohorts(self.run.beacon, f"candidates/{index}", available, self.start.cohort_size)
-        return cohorts[: self.config.fedgmi_args.candidate_count]
 
     def _select(self) -> None:
         """Greedy max–min over pairwise KL (algorithm.md, B): a pure function of the candidates."""
@@ -213,8 +206,9 @@ class FedGMI:
         lost = 0
         for number in range(self.progress.round, train.comm_round):
             state = self.progress.state
+            cohort = self.phases.round_cohort(number, self.run.beacon, self.run.available)
             plan = Plan(
-                ROUNDS, number, 0, 0, self._drawn(number), state.digest,
+                ROUNDS, number, 0, 0, cohort, state.digest,
                 keep_digest=(self.progress.best or state).digest,
             )  # fmt: skip
             (outcome,) = yield from self.run.steps([plan], [state])
@@ -230,11 +224,6 @@ class FedGMI:
             if patience is not None and self.progress.stale >= patience:
                 self.run.notify("stopped_early", {"round": number})
                 return
-
-    def _drawn(self, number: int) -> tuple[int, ...]:
-        """The round's silos: all, or K drawn from the beacon of committed nonces, not chosen by the server."""
-        available, k = self.run.available, self.config.train_args.client_num_per_round
-        return available if k >= len(available) else draw(self.run.beacon, f"rounds/{number}", available, k)
 
     def _judge(self, number: int, outcome: Outcome, state: MixtureState) -> None:
         """The round's summed validation accuracy belongs to the models it started from."""

@@ -19,6 +19,7 @@ from fedgmi_fedml.packing import Layout, Part, StateDict
 from fedgmi_fedml.rounds.wire import Plan
 from fedgmi_fedml.shapes import DataShape
 from fedgmi_fedml.temperature import temperature_statistics_spec
+from secure.beacon import disjoint_cohorts, draw
 from secure.types import MetricSpec, Rules, SessionParams, StatisticSpec, VectorSpec
 
 MOMENTS, CANDIDATES, WARMUP, ROUNDS, EVALUATE = "moments", "candidates", "warmup", "rounds", "evaluate"
@@ -175,6 +176,23 @@ class Phases:
     def initial_router(self) -> tuple[StateDict, ...]:
         """The router before its first round; empty where there is none."""
         return (self._model("router", self._seed("router")),) if self.routes else ()
+
+    def drawn_cohorts(self, plan: Plan, beacon: bytes, silos: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """The cohorts that may work on a plan: drawn from the beacon, so that the server chooses nobody."""
+        if plan.phase == CANDIDATES:
+            return self.candidate_cohorts(self.draw_of(plan), beacon, silos)
+        return (self.round_cohort(plan.round, beacon, silos) if plan.phase == ROUNDS else silos,)
+
+    def round_cohort(self, number: int, beacon: bytes, silos: tuple[int, ...]) -> tuple[int, ...]:
+        """The K silos of sample-level round ``number``, drawn from the beacon; all where K is not less."""
+        k = self.config.train_args.client_num_per_round
+        return silos if k >= len(silos) else draw(beacon, f"rounds/{number}", silos, k)
+
+    def candidate_cohorts(self, number: int, beacon: bytes, silos: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Disjoint cohorts of a draw of candidates, of at least ``cohort_size`` silos, no more than wanted."""
+        size = self.config.fedgmi_args.initialisation.cohort_size
+        cohorts = disjoint_cohorts(beacon, f"candidates/{number}", silos, size)
+        return cohorts[: self.config.fedgmi_args.candidate_count]
 
     def can_work_out(self, plan: Plan) -> bool:
         """Whether a silo needs no models to start from: the first round of a draw of candidates."""

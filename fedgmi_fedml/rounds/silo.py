@@ -50,6 +50,7 @@ from secure.api import (
     open_silo,
 )
 from secure.beacon import commitment, from_reveals
+from secure.errors import SecureError
 from secure.journal import Journal
 from secure.keys import RandomBytes
 from secure.types import Contribution, Totals
@@ -126,9 +127,7 @@ class SiloRun:
                     self._commitments = dict(commitments)
                     yield encode(Reveal(self.silo, self._nonce))
             case Beacon(nonces=nonces):
-                self._beacon = from_reveals(
-                    {s: (self._commitments[s], n) for s, n in nonces.items()}, self._run_id.encode()
-                )
+                self._agree(nonces)
             case Models():
                 if message.digest not in self.store:
                     self.store.put(decode_models(message))
@@ -145,6 +144,12 @@ class SiloRun:
 
     def _begin(self, plan: Plan) -> Iterator[bytes]:
         """Train first, then say "ready"; an update already made for the same start is used again."""
+        if not self._drawn_fairly(plan):
+            log.warning(
+                "silo %d: %s %d: the cohort is not the one that the beacon draws", self.silo, plan.phase, plan.round
+            )
+            return
+        yield from self.deadline()  # what an earlier attempt left open is erased, and said to be void
         self._session, self._plan = None, plan
         what = (plan.phase, plan.round, plan.start_digest)
         if self._update_of != what:
@@ -156,6 +161,24 @@ class SiloRun:
                 yield encode(Failed(self.silo, plan.phase, plan.round, type(error).__name__))
                 return
         yield encode(Ready(self.silo, plan.phase, plan.round, plan.attempt, plan.group))
+
+    def _agree(self, nonces: dict[int, bytes]) -> None:
+        """The beacon from everybody's nonces: with this silo's own among them, nobody else can have steered it."""
+        if self._beacon or set(nonces) != set(self._commitments) or nonces.get(self.silo) != self._nonce:
+            log.warning("silo %d: nonces that do not belong to the commitments", self.silo)
+            return
+        try:
+            reveals = {silo: (self._commitments[silo], nonce) for silo, nonce in nonces.items()}
+            self._beacon = from_reveals(reveals, self._run_id.encode())
+        except SecureError as error:
+            log.warning("silo %d: %s", self.silo, error)
+
+    def _drawn_fairly(self, plan: Plan) -> bool:
+        """Whether the plan's cohort lies within one that the beacon draws (the server chooses nobody)."""
+        if not self._beacon or self.silo not in plan.cohort:
+            return False
+        drawn = self.phases.drawn_cohorts(plan, self._beacon, tuple(sorted(self._commitments)))
+        return any(set(plan.cohort) <= set(cohort) for cohort in drawn)
 
     def _train(self, plan: Plan) -> LocalUpdate:
         state = self._start_of(plan)

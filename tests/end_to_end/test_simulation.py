@@ -95,7 +95,7 @@ def lost_after(phase, number, silo):
             return (payload,)
         message = decode(payload)
         gone = isinstance(message, InSession) and (message.phase, message.round) == (phase, number)
-        return () if gone and direction == "up" and len(payload) > 5000 else (payload,)
+        return () if gone and direction == "up" and len(payload) > 20_000 else (payload,)
 
     return fault
 
@@ -224,7 +224,7 @@ def test_a_silo_lost_after_the_totals_beyond_the_drops_allowed(small, tmp_path):
 
     def fault(direction, who, payload):
         message = decode(payload)
-        uploads = isinstance(message, InSession) and message.phase == "rounds" and len(payload) > 5000
+        uploads = isinstance(message, InSession) and message.phase == "rounds" and len(payload) > 20_000
         if direction == "up" and who in (2, 5) and uploads:
             gone.add(who)
         return () if who in gone and direction == "up" else (payload,)
