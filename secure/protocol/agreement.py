@@ -127,15 +127,15 @@ def bind_totals(journal: Journal, params: SessionParams, session: bytes) -> None
     """Note a cohort before its totals can be known, and refuse one that would single silos out.
 
     Totals of two cohorts that differ by one silo show that silo's numbers to any silo, and by which components close,
-    what it holds to the server alone. So, for one layout, phase and set of starting models, the cohorts whose totals
-    this silo takes part in cut the silos only into cells of c + 2 or more. Voids do not free these: totals are known.
+    what it holds to the server alone; and a silo's counts are the same in every phase. So, for one set of starting
+    models, whatever the phase, the cohorts whose totals this silo takes part in cut the silos only into cells of c + 2
+    or more. Voids do not free these: totals are known.
 
     Raises:
         PolicyRefusal: fewer than c + 2 silos would be isolated.
         JournalError: damaged or not writable.
     """
-    layout = params.spec.digest()
-    place = digest("totals of one start", params.phase.encode(), layout, params.start_digest, bytes([params.survey]))
+    place = digest("totals of one start", params.start_digest)
     name = digest("cohort", repr(params.cohort).encode()).hex()
     key = digest("totals of a session", session)
     try:

@@ -229,7 +229,6 @@ def test_colluder_who_claims_as_much_as_the_largest_silo_does_not_undo_w_max():
 
 
 @row("other-phase-totals")
-@pytest.mark.xfail(strict=True, reason="totals are bound by phase: evaluating on all after a round of most must work")
 @pytest.mark.parametrize("changes", [{"phase": "evaluate"}, {"survey": True}])
 def test_totals_of_another_phase_or_survey_do_not_single_a_silo_out(changes):
     world = World(range(1, 7))
