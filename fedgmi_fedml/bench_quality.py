@@ -105,7 +105,7 @@ def bench_quality(
         names: of ``SETTINGS``; empty: all.
         seeds: runs of each, seeds 0 …; ``None``: as many as the table asks for.
         workers: processes that train silos.
-        overrides: ``section.key=value`` for every run; figures of a shortened run are not the table's.
+        overrides: ``section.key=value`` for every run; the row then says what was ``changed``: it is not the table's.
         out: keep the runs' folders here; ``None``: only figures are kept.
 
     Raises:
@@ -118,7 +118,8 @@ def bench_quality(
     chosen = [setting for setting in SETTINGS if not names or setting.name in names]
     plans = [(s, [configuration(s, seed, overrides) for seed in range(seeds or s.seeds)]) for s in chosen]
     for setting, configs in plans:  # every configuration was checked before the first run starts
-        yield summarise(setting, [_run(setting, config, workers, out) for config in configs])
+        row = summarise(setting, [_run(setting, config, workers, out) for config in configs])
+        yield row | ({"changed": " ".join(overrides)} if overrides else {})
 
 
 def _run(setting: Setting, config: Config, workers: int, out: Path | None) -> Any:

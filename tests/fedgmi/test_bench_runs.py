@@ -120,5 +120,6 @@ def test_quality_runs() -> None:
     done = CliRunner().invoke(bench, options, catch_exceptions=False)
     row = json.loads(done.output.splitlines()[-1])
     assert row["setting"] == "linear180"
+    assert "data_args.dataset=digits" in row["changed"]
     assert 0 <= row["partition_accuracy"] <= 1
     assert {one["figure"] for one in row["stretch"]} == {"alpha_mae", "partition_accuracy"}
