@@ -151,7 +151,7 @@ class SessionParams:
     rules: Rules = field(default_factory=Rules)
     group: int = 0
     survey: bool = False
-    piece_bytes: int = 1 << 20
+    piece_bytes: int = 1 << 18
 
 
 @dataclass(frozen=True, repr=False)

@@ -110,7 +110,7 @@ class SecureArgs(Section):
         le=1024,
         description="Largest weighted change of a parameter, in its own unit; one fixed-point step is clip / 2^29.",
     )
-    piece_bytes: int = Field(default=1 << 20, ge=4096, le=1 << 26, description="One authenticated upload piece, bytes.")
+    piece_bytes: int = Field(default=1 << 18, ge=4096, le=1 << 26, description="One authenticated upload piece, bytes.")
     deadlines: Deadlines = Field(default=Deadlines(), description="How long the server waits, seconds.")
     cohort_nonces: Literal["seed", "system"] = Field(
         default="seed", description="What draws cohorts: the seed (repeatable), or system randomness (deployments)."
