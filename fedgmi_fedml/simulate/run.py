@@ -181,7 +181,7 @@ def _scratch() -> Iterator[Path]:
 
 def _folder(config: Config, out: Path, resume: bool) -> Checkpointer:
     """The run's folder, checked; the effective configuration is written into it."""
-    checkpointer = Checkpointer(out / "checkpoints", config.digest())
+    checkpointer = Checkpointer(out / "checkpoints", config.run_digest())
     if resume:
         if checkpointer.latest() is None:
             raise RunError(f"{out} holds no whole round to resume from: start without --resume")

@@ -110,6 +110,8 @@ def _serve(connection: Connection, config: Config, ids: tuple[int, ...], scratch
                     else RunError(f"silo {silo}: {type(error).__name__}: {error}")
                 )
             connection.send(("done", result))
+        except (BrokenPipeError, ConnectionResetError):  # the parent is gone, or had enough
+            return
         except FedgmiError as error:
             connection.send(("error", error))
         except Exception as error:  # the parent decides what an unexpected error means
