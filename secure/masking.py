@@ -71,22 +71,20 @@ class _Plane:
         """Length of every silo's upload."""
         return self._vector_bytes + 8 * self._words + self._tag_bytes
 
-    def _check_bounds(self, values: npt.NDArray[np.int32], scalars: Sequence[int], opened: Sequence[bool]) -> None:
-        """The sum of honest silos never exceeds clip plus rounding, and is zero where a component is closed."""
-        everything = segments(self._spec, [1.0 if is_open else 0.0 for is_open in opened])
-        for part in everything:
-            bound = part.bound + (len(self._params.cohort) + 1) // 2 if part.clip else 0
-            for start in range(part.start, part.stop, CHUNK):
-                view = values[start : min(start + CHUNK, part.stop)]
-                if int(view.max()) > bound or int(view.min()) < -bound:
-                    raise ProtocolError("the sum lies beyond clip and rounding: some silo's upload was not honest")
-        limits = [round(item.bound / item.resolution) * len(self._params.cohort) for item in self._spec.metrics]
-        clipped_most = 10 * max(1, self._spec.length) * len(self._params.cohort)
-        for item, value, limit in zip(self._spec.metrics, scalars, limits, strict=False):
+    def _bounds(self, opened: Sequence[bool]) -> list[tuple[int, int, int]]:
+        """(start, stop, largest absolute sum of honest silos): clip plus rounding, zero where a component is closed."""
+        rounding = (len(self._params.cohort) + 1) // 2
+        parts = segments(self._spec, [1.0 if is_open else 0.0 for is_open in opened])
+        return [(part.start, part.stop, part.bound + rounding if part.clip else 0) for part in parts]
+
+    def _check_scalars(self, scalars: Sequence[int], opened: Sequence[bool]) -> None:
+        """Metrics within their bounds, zero where closed; a clipped magnitude that can be."""
+        silos = len(self._params.cohort)
+        for item, value in zip(self._spec.metrics, scalars, strict=False):
             is_open = item.component is None or opened[item.component]
-            if abs(value) > (limit if is_open else 0):
+            if abs(value) > (round(item.bound / item.resolution) * silos if is_open else 0):
                 raise ProtocolError("the sum of a metric is out of range: some silo's upload was not honest")
-        if not 0 <= scalars[-1] <= clipped_most:
+        if not 0 <= scalars[-1] <= 10 * max(1, self._spec.length) * silos:
             raise ProtocolError("the clipped share is out of range: some silo's upload was not honest")
 
     def _aggregate(self, message: Release) -> Aggregate:
@@ -100,7 +98,7 @@ class _Plane:
         clipped = min(1.0, max(0, steps[-1]) / coordinates)
         decoded = Release(message.session, message.survivors, message.open, metrics, clipped, b"", b"", message.values)
         aggregate = read_release(decoded, self._params, "<i4")
-        self._check_bounds(np.asarray(aggregate.values, dtype=np.int32), steps, message.open)
+        self._check_scalars(steps, message.open)
         return aggregate
 
 
@@ -168,8 +166,11 @@ class MaskedSilo(_Plane):
         if release.open != totals.open or release.metrics:
             raise ProtocolError("release does not fit this session")
         aggregate = self._aggregate(release)
+        values = np.asarray(aggregate.values, dtype=np.int32)
+        bounds = self._bounds(release.open)
+        for start in range(0, len(values), CHUNK):
+            _check_chunk(values[start : start + CHUNK], start, bounds)
         if self._tag_bytes:
-            values = np.asarray(aggregate.values, dtype=np.int32)
             steps = [int(word) for word in np.frombuffer(release.scalars, dtype="<i8")]
             chunks = (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
             check_sum(chunks, steps, release.tags, shared, release.session, release.survivors)
@@ -202,6 +203,18 @@ def _quantise(
     return clipped
 
 
+def _check_chunk(chunk: npt.NDArray[np.int32], start: int, bounds: Sequence[tuple[int, int, int]]) -> None:
+    """Coordinates ``start`` … of a sum, while they are in the cache.
+
+    Raises:
+        ProtocolError: one of them is beyond its bound.
+    """
+    for low, high, bound in bounds:
+        part = chunk[max(low - start, 0) : max(high - start, 0)]
+        if part.size and (int(part.max()) > bound or int(part.min()) < -bound):
+            raise ProtocolError("the sum lies beyond clip and rounding: some silo's upload was not honest")
+
+
 class MaskedServer(_Plane):
     """The server's half: see ``plane.ServerPlane``."""
 
@@ -211,12 +224,13 @@ class MaskedServer(_Plane):
         """Add uploads and take masks off, chunk by chunk, into one array."""
         streams, slots = _Streams(left), [inbox.slots[silo] for silo in survivors]
         total = np.zeros(self._spec.length, dtype=np.uint32)
-        scratch = new_scratch()
+        scratch, bounds = new_scratch(), self._bounds(opened)
         for start in range(0, self._spec.length, CHUNK):
             chunk = total[start : start + CHUNK]
             for slot in slots:
                 inbox.spool.add_into(slot, 4 * start, chunk)
             streams.words(chunk, scratch)
+            _check_chunk(chunk.view(np.int32), start, bounds)
         scalars, tags = self._scalars(inbox, slots, streams)
         values: npt.NDArray[Any] = total.view(np.int32).astype("<i4", copy=False)
         message = Release(session, survivors, opened, (), 0.0, scalars, tags, byte_view(values))

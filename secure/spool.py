@@ -1,7 +1,7 @@
 """Uploads on disk until they are complete: the server holds one vector in memory, whatever the number of silos.
 
 One unlinked temporary file per session (it has no name, and vanishes with the process), one slot per silo. It holds
-masked bytes only. Pieces may arrive in any order and more than once; nothing is ever overwritten.
+masked, sealed or public bytes only. Pieces may arrive in any order and more than once; nothing is ever overwritten.
 """
 
 from __future__ import annotations
@@ -81,6 +81,16 @@ class Spool:
                 view, place = view[read:], place + read
         except OSError as error:
             raise InputError(f"spooled uploads cannot be read: {error.strerror}") from None
+
+    def read(self, slot: int, offset: int, size: int) -> bytes:
+        """Bytes of one slot.
+
+        Raises:
+            InputError: the disk fails.
+        """
+        buffer = np.empty(size, dtype=np.uint8)
+        self.read_into(slot, offset, buffer)
+        return buffer.tobytes()
 
     def add_into(self, slot: int, offset: int, total: npt.NDArray[np.uint32]) -> None:
         """Add the words of one slot to ``total``, modulo 2^32, straight from the page cache (no copy).

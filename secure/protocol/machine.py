@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from secure.codec import Message, encode
 from secure.errors import BlameError, DecodeError, InputError, PolicyRefusal, ProtocolError, SecureError
@@ -13,12 +14,25 @@ from secure.keys import _Secretive
 from secure.messages import Abort
 from secure.types import SessionParams, SiloId
 
+_T = TypeVar("_T")
+
 UNSAID = "this silo cannot take part; its own log says why"
 
 
 def culprits_of(error: BaseException) -> tuple[SiloId, ...]:
     """Whom an error convicts."""
     return (error.culprit,) if isinstance(error, BlameError) else ()
+
+
+def need(value: _T | None) -> _T:
+    """A part of the state that this step cannot be without.
+
+    Raises:
+        ProtocolError: the session has ended in the meantime.
+    """
+    if value is None:
+        raise ProtocolError("this session's state was erased")
+    return value
 
 
 def _mark(payload: bytes) -> bytes:
@@ -135,13 +149,16 @@ class ServerMachine(ABC):
         return tuple(silo for silo in self.params.cohort if silo not in self._gone)
 
     def handle(self, sender: SiloId, payload: bytes) -> Iterable[Event]:
-        """Take one message; refused ones are counted in ``ignored`` and noted in ``complaints``."""
+        """Take one message; refused ones are counted in ``ignored`` and noted in ``complaints``.
+
+        The state has moved on when this returns; large answers are made only as they are asked for.
+        """
         if sender not in self.params.cohort:
             return self._refuse(sender, "is not in the cohort")
         if self._done:
             return self._afterwards(sender, payload)
         try:
-            return list(self._take(sender, payload))
+            return self._take(sender, payload)
         except ProtocolError as error:
             return self._refuse(sender, str(error))
         except InputError as error:  # the disk is full, say: our own trouble
@@ -169,6 +186,15 @@ class ServerMachine(ABC):
         """One message, the same bytes object, to every silo still there."""
         payload = item if isinstance(item, bytes) else encode(item)
         return [Send(payload, silo) for silo in (self.alive if silos is None else silos)]
+
+    def _relay(self, make: Callable[[SiloId], Message], silos: Sequence[SiloId]) -> Iterator[Event]:
+        """A message of its own for each silo, made when it is asked for."""
+        try:
+            for silo in silos:
+                if not self._done:
+                    yield Send(encode(make(silo)), silo)
+        except InputError as error:
+            yield from self._stop(str(error), ())
 
     def _stop(self, reason: str, culprits: Iterable[SiloId]) -> list[Event]:
         """Abort: tell every silo, keep nothing."""

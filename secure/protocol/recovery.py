@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from secure.errors import BlameError, ProtocolError
 from secure.keys import MaskingKey
-from secure.messages import HASH, Advert
-from secure.protocol.dealing import TRIPLE, pair_masks, seed_commitment, self_masks, share_hash
+from secure.messages import Advert, Reveal
+from secure.protocol.dealing import pair_masks, seed_commitment, self_masks, share_hash
+from secure.protocol.ledger import Ledger
 from secure.protocol.plane import Masks
 from secure.shamir import combine, decode_share
 from secure.types import SiloId
@@ -24,7 +25,7 @@ class Recovery:
     Args:
         session, proposal: hashes.
         adverts: silo → advert, the whole cohort.
-        hashes: dealer → its hash list (96 bytes a holder).
+        ledger: the dealers' hashes; shares go there.
         survivors: those whose seeds are needed; the others' masking keys are.
         threshold: t.
 
@@ -37,30 +38,29 @@ class Recovery:
         session: bytes,
         proposal: bytes,
         adverts: Mapping[SiloId, Advert],
-        hashes: Mapping[SiloId, bytes],
+        ledger: Ledger,
         survivors: Sequence[SiloId],
         threshold: int,
     ) -> None:
-        self._session, self._proposal, self._adverts, self._hashes = session, proposal, adverts, hashes
+        self._session, self._proposal, self._adverts, self._ledger = session, proposal, adverts, ledger
         self._survivors, self._threshold = set(survivors), threshold
-        self._shares: dict[SiloId, dict[SiloId, int]] = {dealer: {} for dealer in adverts}
+        self._good = dict.fromkeys(adverts, 0)  # dealer → which holders' shares are good, a bit for each
         self.liars: set[SiloId] = set()
 
-    def add(self, holder: SiloId, shares: Sequence[bytes]) -> None:
+    def add(self, message: Reveal) -> None:
         """Take one holder's reveal; shares that do not match their hash are left out and convict the holder.
 
         Raises:
-            ProtocolError: wrong number of shares.
+            ProtocolError: wrong number or size of shares.
         """
-        if len(shares) != len(self._adverts):
-            raise ProtocolError("a reveal has one share for each silo of the cohort")
-        rank = list(self._adverts).index(holder)
-        for dealer, share in zip(self._adverts, shares, strict=True):
+        self._ledger.take_reveal(message)
+        holder = message.silo
+        bit = 1 << list(self._adverts).index(holder)
+        for dealer, share in zip(self._adverts, message.shares, strict=True):
             alive = dealer in self._survivors
-            start = TRIPLE * rank + (0 if alive else HASH)
-            signed = self._hashes[dealer][start : start + HASH]
+            signed = self._ledger.hashes(dealer, holder)[0 if alive else 1]
             if share_hash("seed" if alive else "key", self._session, dealer, holder, share) == signed:
-                self._shares[dealer][holder] = decode_share(share)
+                self._good[dealer] |= bit
             else:
                 self.liars.add(holder)
 
@@ -94,11 +94,14 @@ class Recovery:
         )
 
     def _rebuild(self, dealer: SiloId, is_right: Callable[[bytes], bool]) -> bytes:
-        shares = self._shares[dealer]
-        if len(shares) < self._threshold:
+        good = [holder for rank, holder in enumerate(self._adverts) if self._good[dealer] >> rank & 1]
+        if len(good) < self._threshold:
             raise ProtocolError("too few good shares of a secret came")
-        for attempt, holders in enumerate(_choices(sorted(shares), self._threshold)):
-            value = combine({holder: shares[holder] for holder in holders})
+        for attempt, holders in enumerate(_choices(good, self._threshold)):
+            try:
+                value = combine({holder: decode_share(self._ledger.share(holder, dealer)) for holder in holders})
+            except ProtocolError:  # no field element, although its dealer signed it
+                continue
             if value >> 256 == 0 and is_right(value.to_bytes(32, "big")):
                 if attempt:
                     self.liars.add(dealer)

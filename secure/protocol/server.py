@@ -9,15 +9,17 @@ then on it goes on without the missing ones as long as K − max_drops silos and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from secure.codec import BULK_OVERHEAD, Signed, decode, encode, peek_kind
 from secure.credentials import Credentials
 from secure.errors import ProtocolError
-from secure.events import Event, Send, SessionReleased, SessionSurveyed
+from secure.events import Event, SessionReleased, SessionSurveyed
 from secure.gate import feasibility
 from secure.keys import RandomBytes, SealingKey
 from secure.messages import (
@@ -39,13 +41,13 @@ from secure.messages import (
 )
 from secure.protocol.agreement import session_of, verified
 from secure.protocol.consistency import least_survivors, receipts_digest
-from secure.protocol.dealing import leaves_of, transcript_of
+from secure.protocol.dealing import transcript_of
 from secure.protocol.intake import Intake
-from secure.protocol.machine import ServerMachine, culprits_of
+from secure.protocol.ledger import Ledger
+from secure.protocol.machine import ServerMachine, culprits_of, need
 from secure.protocol.plane import ServerPlane
 from secure.protocol.proposal import make_proposal, proposal_hash
 from secure.protocol.recovery import Recovery
-from secure.protocol.relay import check_shares, check_sums, relay_packets, relay_sums
 from secure.protocol.totals import Layout
 from secure.types import SessionParams, SiloId
 
@@ -54,12 +56,9 @@ EARLY = ("adverts", "shares", "receipts")
 
 
 class ControlServer(ServerMachine):
-    """The server's session, whatever the data plane.
+    """The server's session, whatever the data plane; see ``api.open_server``.
 
-    Args: as for ``api.open_server``; ``earlier`` are ``Void`` messages of an earlier session.
-
-    Attributes:
-        liars: silos convicted of wrong shares, although the session may have got on without them.
+    ``liars`` are silos convicted of wrong shares, although the session may have got on without them.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class ControlServer(ServerMachine):
         self._state, self._session = "adverts", b""
         self._got: dict[SiloId, Any] = {}
         self._adverts: dict[SiloId, Advert] = {}
-        self._hashes: dict[SiloId, bytes] = {}
+        self._ledger: Ledger | None = None
         self._transcript = b""
         self._intake: Intake | None = None
         self._survivors: tuple[SiloId, ...] = ()
@@ -148,7 +147,7 @@ class ControlServer(ServerMachine):
             raise ProtocolError("silo was counted as missing already")
         if kind == Piece.KIND and self._state == "uploads":
             limit = self.params.piece_bytes + BULK_OVERHEAD
-            self._uploads.take_piece(sender, decode(payload, Piece, limit=limit))
+            need(self._intake).take_piece(sender, decode(payload, Piece, limit=limit))
             return []
         named = self._steps[self._state].get(kind)
         if named is None:
@@ -169,50 +168,46 @@ class ControlServer(ServerMachine):
         if not verified(self._roster, sender, message, message.signature):
             raise ProtocolError("signature does not verify")
 
-    def _take_one(self, message: Any) -> list[Event]:
-        self._got[message.silo] = message
+    def _take_one(self, message: Any) -> Iterable[Event]:
+        """Keep a message until the step is closed."""
+        return self._note(message.silo, message)
+
+    def _note(self, silo: SiloId, kept: Any = None) -> Iterable[Event]:
+        self._got[silo] = kept
         return self._advance()
 
-    def _take_shares(self, message: Shares) -> list[Event]:
-        check_shares(message, len(self.params.cohort), self._layout)
-        return self._take_one(message)
+    def _take_shares(self, message: Shares) -> Iterable[Event]:
+        need(self._ledger).take_shares(message)
+        return self._note(message.silo)
 
-    def _take_receipt(self, message: Receipt) -> list[Event]:
+    def _take_receipt(self, message: Receipt) -> Iterable[Event]:
         if message.transcript != self._transcript:
             raise ProtocolError("receipt is for other packets than were relayed")
         return self._take_one(message)
 
-    def _take_sums(self, message: SubSums) -> list[Event]:
-        check_sums(message, len(self.params.cohort), self._layout)
-        return self._take_one(message)
+    def _take_sums(self, message: SubSums) -> Iterable[Event]:
+        need(self._ledger).take_sums(message)
+        return self._note(message.silo)
 
-    def _take_opened(self, message: Opened) -> list[Event]:
-        intake = self._uploads
+    def _take_opened(self, message: Opened) -> Iterable[Event]:
+        intake = need(self._intake)
         intake.take_opened(message)
         if not intake.agree:
             return self._stop("silos disagree about which components are open", ())
         return self._advance()
 
-    @property
-    def _uploads(self) -> Intake:
-        if self._intake is None:
-            raise ProtocolError("no upload is expected")
-        return self._intake
-
-    def _take_uploaded(self, message: Uploaded) -> list[Event]:
-        self._uploads.check_uploaded(message)
+    def _take_uploaded(self, message: Uploaded) -> Iterable[Event]:
+        need(self._intake).check_uploaded(message)
         return self._take_one(message)
 
-    def _take_consent(self, message: Consent) -> list[Event]:
+    def _take_consent(self, message: Consent) -> Iterable[Event]:
         if message.survivors != self._survivors or message.receipts != self._receipts:
             raise ProtocolError("consent is for other survivors or receipts")
         return self._take_one(message)
 
-    def _take_reveal(self, message: Reveal) -> list[Event]:
-        if self._recovery is None:
-            raise ProtocolError("no reveal is expected")
-        self._recovery.add(message.silo, message.shares)
-        return self._take_one(message)
+    def _take_reveal(self, message: Reveal) -> Iterable[Event]:
+        need(self._recovery).add(message)
+        return self._note(message.silo)
 
     def _silo_aborted(self, sender: SiloId, message: Abort) -> Iterable[Event]:
         """A silo is gone, and may say whom it blames: its word, which the server cannot check."""
@@ -240,7 +235,7 @@ class ControlServer(ServerMachine):
         except ProtocolError:
             return self._refuse(sender, "the session has ended")
 
-    def _went(self, silo: SiloId) -> list[Event]:
+    def _went(self, silo: SiloId) -> Iterable[Event]:
         if self._state in EARLY:
             return self._stop("a silo is missing before the totals: repeat without it", (silo,))
         return self._advance()
@@ -254,9 +249,9 @@ class ControlServer(ServerMachine):
             return self._stop("silos are missing before the totals: repeat without them", missing)
         self._gone.update(missing)
         late = self._to_all(Abort("this silo's message came too late", ()), missing)
-        return [*late, *self._advance()]
+        return chain(late, self._advance())
 
-    def _advance(self) -> list[Event]:
+    def _advance(self) -> Iterable[Event]:
         """Close the step once nobody is waited for; stop when too few are left to ever finish."""
         left = [silo for silo in self.params.cohort if silo in self._answered or silo not in self._gone]
         short = self.params.survey or (self._intake is not None and self._intake.ends_here)
@@ -267,44 +262,44 @@ class ControlServer(ServerMachine):
             return self._stop("fewer silos are left than the rules demand", self._accused or self._gone)
         return [] if self.waiting_for else self._close()
 
-    def _close(self) -> list[Event]:
-        close: Callable[[], list[Event]] = getattr(self, f"_close_{self._state}")
+    def _close(self) -> Iterable[Event]:
+        close: Callable[[], Iterable[Event]] = getattr(self, f"_close_{self._state}")
         return close()
 
-    def _enter(self, state: str, events: Sequence[Event]) -> list[Event]:
+    def _enter(self, state: str, events: Iterable[Event]) -> Iterable[Event]:
         """Go to the next step; silos that went in the last one may already be too many for it."""
         self._state, self._got = state, {}
-        return [*events, *self._advance()]
+        return chain(events, self._advance())
 
-    def _close_adverts(self) -> list[Event]:
+    def _close_adverts(self) -> Iterable[Event]:
         self._adverts = {silo: self._got[silo] for silo in self.params.cohort}
         encoded = tuple(encode(advert) for advert in self._adverts.values())
         self._session = session_of(self._proposal, encoded)
+        self._ledger = Ledger(self._spool_dir, self.params.cohort, self._layout)
         return self._enter("shares", self._to_all(Adverts(encoded)))
 
-    def _close_shares(self) -> list[Event]:
-        cohort = self.params.cohort
-        self._hashes = {dealer: self._got[dealer].hashes for dealer in cohort}
-        self._transcript = transcript_of(self._session, [leaves_of(self._hashes[dealer]) for dealer in cohort])
-        relayed = relay_packets(self._session, self._got, cohort)
-        return self._enter("receipts", [Send(encode(message), silo) for silo, message in relayed.items()])
+    def _close_shares(self) -> Iterable[Event]:
+        ledger, session = need(self._ledger), self._session
+        leaves = ledger.leaves()
+        self._transcript = transcript_of(session, leaves)
+        return self._enter(
+            "receipts", self._relay(lambda silo: ledger.packets(session, silo, leaves), self.params.cohort)
+        )
 
-    def _close_receipts(self) -> list[Event]:
+    def _close_receipts(self) -> Iterable[Event]:
         signatures = tuple(self._got[silo].signature for silo in self.params.cohort)
         return self._enter("sums", self._to_all(Receipts(self._session, signatures)))
 
-    def _close_sums(self) -> list[Event]:
-        if self._key is None:
-            raise ProtocolError("this session's state was erased")
-        relayed = relay_sums(self._session, self._got, self.params.cohort, self.alive)
+    def _close_sums(self) -> Iterable[Event]:
+        ledger, session, holders = need(self._ledger), self._session, sorted(self._got)
         self._intake = Intake(
-            self._session, self.params, self._adverts, self._key, self._plane.upload_bytes, self._spool_dir
+            session, self.params, self._adverts, need(self._key), self._plane.upload_bytes, self._spool_dir
         )
-        return self._enter("uploads", [Send(encode(message), silo) for silo, message in relayed.items()])
+        return self._enter("uploads", self._relay(lambda silo: ledger.sub_sums(session, silo, holders), self.alive))
 
-    def _close_uploads(self) -> list[Event]:
-        if self._uploads.ends_here:
-            opened = self._uploads.open
+    def _close_uploads(self) -> Iterable[Event]:
+        if need(self._intake).ends_here:
+            opened = need(self._intake).open
             self._finish()
             return [SessionSurveyed(opened, self.params.cohort)]
         self._survivors = tuple(sorted(self._got))
@@ -313,7 +308,7 @@ class ControlServer(ServerMachine):
         self._receipts = receipts_digest(message)
         return self._enter("consents", self._to_all(message))
 
-    def _close_consents(self) -> list[Event]:
+    def _close_consents(self) -> Iterable[Event]:
         groups: dict[bytes, list[SiloId]] = {}
         for silo in sorted(self._got):
             groups.setdefault(self._got[silo].totals, []).append(silo)
@@ -321,16 +316,15 @@ class ControlServer(ServerMachine):
         if len(agreeing) < self._case.quorum:
             return self._stop("silos disagree about the totals", ())
         signatures = tuple(self._got[silo].signature for silo in agreeing)
+        ledger = need(self._ledger)
         self._recovery = Recovery(
-            self._session, self._proposal, self._adverts, self._hashes, self._survivors, self._case.threshold
+            self._session, self._proposal, self._adverts, ledger, self._survivors, self._case.threshold
         )
         return self._enter("reveals", self._to_all(UnmaskRequest(self._session, tuple(agreeing), signatures)))
 
-    def _close_reveals(self) -> list[Event]:
+    def _close_reveals(self) -> Iterable[Event]:
         """Take the masks off and release, or discard the round and say whose fault it is."""
-        recovery, intake = self._recovery, self._uploads
-        if recovery is None:
-            raise ProtocolError("this session's state was erased")
+        recovery, intake = need(self._recovery), need(self._intake)
         try:
             left = recovery.masks()
             message, aggregate = self._plane.release(self._session, intake.inbox, self._survivors, intake.open, left)
@@ -338,13 +332,19 @@ class ControlServer(ServerMachine):
             return self._stop(str(error), {*culprits_of(error), *recovery.liars})
         self.liars = set(recovery.liars)
         events = self._to_all(message)
+        weakref.finalize(
+            self, intake.close
+        )  # its disk space is given back when the session goes, not before the result
+        self._intake = None
         self._finish()
         return [*events, SessionReleased(aggregate)]
 
     def _erase(self) -> None:
         if self._intake is not None:
             self._intake.close()
+        if self._ledger is not None:
+            self._ledger.close()
         if self._key is not None:
             self._key.erase()
-        self._got, self._hashes = {}, {}
-        self._recovery = self._key = None
+        self._got = {}
+        self._recovery = self._ledger = self._key = None

@@ -62,7 +62,7 @@ from secure.protocol.dealing import (
     transcript_of,
 )
 from secure.protocol.field import encoded
-from secure.protocol.machine import SiloMachine
+from secure.protocol.machine import SiloMachine, need
 from secure.protocol.plane import SiloKeys, SiloPlane
 from secure.protocol.proposal import proposal_hash
 from secure.protocol.totals import (
@@ -79,7 +79,6 @@ from secure.protocol.uploading import PieceKey, upload_digest
 from secure.types import Contribution, SessionParams, SiloId, Totals
 
 _S = TypeVar("_S", bound=Signed)
-_T = TypeVar("_T")
 
 PlaneOf = Callable[[SessionParams], SiloPlane]
 
@@ -173,7 +172,7 @@ class ControlSilo(SiloMachine):
 
     def _agree(self, proposal: Proposal) -> list[Event]:
         """Step 0 → 1: check the proposal, note it in the journal, make fresh keys."""
-        held = self._need(self._contribution)
+        held = need(self._contribution)
         self._params = accept_proposal(proposal, self._expected, self._silo, self._credentials, self._journal)
         self._plane = self._plane_of(self._params)
         self._classes = size_classes(held.samples, self._params.rules.min_samples)
@@ -187,7 +186,7 @@ class ControlSilo(SiloMachine):
 
     def _share(self, message: Adverts) -> list[Event]:
         """Step 1 → 2: fix the session, deal shares."""
-        secrets, held, cohort = self._need(self._secrets), self._need(self._contribution), self._params.cohort
+        secrets, held, cohort = need(self._secrets), need(self._contribution), self._params.cohort
         roster = self._credentials.roster
         self._session, adverts = read_adverts(message, self._proposal, cohort, roster, self._advert)
         secrets.meet(self._session, self._silo, adverts, self._server_key)
@@ -201,10 +200,10 @@ class ControlSilo(SiloMachine):
 
     def _receive(self, message: Packets) -> list[Event]:
         """Step 2: open and check every packet, sign their receipt."""
-        dealt, cohort = self._need(self._dealt), self._params.cohort
+        dealt, cohort = need(self._dealt), self._params.cohort
         if len(message.leaves) != len(cohort) or message.leaves[self._rank] != leaves_of(dealt.hashes):
             raise ProtocolError("hashes of the cohort are incomplete, or this silo's own were altered")
-        self._packets = open_packets(self._need(self._secrets), message, self._silo, cohort, self._layout)
+        self._packets = open_packets(need(self._secrets), message, self._silo, cohort, self._layout)
         self._packets[self._silo] = dealt.own
         self._dealt = None
         self._transcript = transcript_of(self._session, message.leaves)
@@ -229,15 +228,15 @@ class ControlSilo(SiloMachine):
         dealt = {dealer: totals_of(packet) for dealer, packet in self._packets.items()}
         self._challenge = challenge(self._transcript, self._layout.bits)
         self._view = add_up(self._layout, dealt, roster.representatives(cohort), self._challenge)
-        sealed = seal_view(self._need(self._secrets), self._view, self._session, self._silo, cohort, self._random)
+        sealed = seal_view(need(self._secrets), self._view, self._session, self._silo, cohort, self._random)
         self._state = "sums"
         return [self._send(SubSums(self._session, self._silo, encoded(self._view.openings), sealed, b""))]
 
     def _learn(self, message: SubSumsRelay) -> list[Event]:
         """Step 2 → 3: combine sub-sums into the totals; the gate."""
         params, cohort, layout = self._params, self._params.cohort, self._layout
-        views = open_views(self._need(self._secrets), message, self._silo, cohort, layout)
-        views[self._silo] = self._need(self._view)
+        views = open_views(need(self._secrets), message, self._silo, cohort, layout)
+        views[self._silo] = need(self._view)
         threshold, totals_threshold = thresholds(params)
         if len(views) < threshold:
             raise ProtocolError("too few silos sent their sub-sums")
@@ -264,10 +263,10 @@ class ControlSilo(SiloMachine):
         """
         if self._done or self._state != "submit":
             raise InputError("nothing can be submitted now: before the totals, for the second time, or after the end")
-        plane, totals, secrets = self._need(self._plane), self._need(self._totals), self._need(self._secrets)
+        plane, totals, secrets = need(self._plane), need(self._totals), need(self._secrets)
         scalars = plane.check(vector, metrics, totals)
-        keys = SiloKeys(self._session, self._silo, self._need(secrets.masks), self._shared)
-        piece_key = self._need(secrets.piece_key)
+        keys = SiloKeys(self._session, self._silo, need(secrets.masks), self._shared)
+        piece_key = need(secrets.piece_key)
         secrets.erase()  # what the upload needs dies with its generator
         self._state = "survivors"
         return self._upload(plane.pieces(vector, scalars, totals, keys), piece_key, self._session)
@@ -292,7 +291,7 @@ class ControlSilo(SiloMachine):
 
     def _consent_to(self, message: Survivors) -> list[Event]:
         """Step 4: check the survivors, bind them in the journal, sign."""
-        params, totals = self._params, self._need(self._totals)
+        params, totals = self._params, need(self._totals)
         roster = self._credentials.roster
         receipts = consistency.check_survivors(message, params, self._silo, totals, roster)
         if not self._digest or consistency.own_receipt(message, self._silo) != self._digest:
@@ -312,7 +311,7 @@ class ControlSilo(SiloMachine):
 
     def _reveal(self, message: UnmaskRequest) -> list[Event]:
         """Step 5: one share per peer, once; then nothing is left that could unmask anything."""
-        consent, params = self._need(self._consent), self._params
+        consent, params = need(self._consent), self._params
         quorum = feasibility(len(params.cohort)).quorum
         consistency.check_request(message, consent, quorum, self._credentials.roster)
         self._journal.mark_released(params.phase, params.start_digest, self._session)
@@ -328,9 +327,9 @@ class ControlSilo(SiloMachine):
 
     def _read(self, message: Release) -> list[Event]:
         """Step 5: check and decode the sum."""
-        if message.survivors != self._need(self._consent).survivors:
+        if message.survivors != need(self._consent).survivors:
             raise ProtocolError("release names other survivors than were signed")
-        aggregate = self._need(self._plane).read(message, self._need(self._totals), self._shared)
+        aggregate = need(self._plane).read(message, need(self._totals), self._shared)
         self._finish()
         return [SessionReleased(aggregate)]
 
@@ -338,10 +337,3 @@ class ControlSilo(SiloMachine):
         if not self._session or self._revealed:
             return []
         return [self._send(Void(self._session, self._silo, self._params.cohort, b""))]
-
-    @staticmethod
-    def _need(value: _T | None) -> _T:
-        """A part of the state that this step cannot be without."""
-        if value is None:
-            raise ProtocolError("this session's state was erased")
-        return value
