@@ -97,7 +97,10 @@ class ServerSession(Protocol):
         """First messages (the proposal)."""
 
     def handle(self, sender: SiloId, payload: bytes) -> Iterable[Event]:
-        """Take one message. Garbage, duplicates and late messages are ignored and counted, never fatal."""
+        """Take one message. Garbage, duplicates and late messages are ignored and counted, never fatal.
+
+        Large answers are made while the result is iterated over: do so, event by event, before the next call.
+        """
 
     def deadline(self) -> Iterable[Event]:
         """This step's time is up: go on without the missing silos where that is allowed, else abort."""

@@ -172,6 +172,22 @@ def test_dealer_with_inconsistent_shares(monkeypatch, bad, dropped):
         aborted(run, (LIAR,))
 
 
+def test_a_signed_share_that_is_no_field_element_is_worked_around(monkeypatch):
+    def change(original):
+        calls = []
+
+        def encode_share(share):
+            calls.append(share)
+            return b"\xff" * 66 if len(calls) == 3 else original(share)  # the seed's share for silo 2
+
+        return encode_share
+
+    only_the_liar(monkeypatch, dealing, "encode_share", change)
+    run = make().go()
+    check_against_oracle(run)
+    assert run.server.liars == {LIAR}
+
+
 def test_commitment_to_another_seed_is_named(monkeypatch):
     only_the_liar(monkeypatch, silo_module, "seed_commitment", lambda original: lambda p, s, seed: bytes(32))
     run = make().go()

@@ -162,6 +162,26 @@ def test_lost_before_the_receipts_aborts_at_once():
     assert all(isinstance(run.outcome[silo], SessionAbortedEvent) for silo in range(1, 11) if silo != 7)
 
 
+def test_relays_stop_when_the_session_has_ended_meanwhile():
+    place = world()
+    run = Drive(place, place.params())
+    left = []
+
+    def hook(sender, receiver, payload):
+        if len(run.bytes_of(Shares)) == 10 and not left:
+            left.append(run.server.handle(sender, payload))  # the relay of packets, not drained
+            run.from_server(run.server.lost(4))
+            return []
+        return [payload]
+
+    run.on_send = hook
+    run.from_server(run.server.start())
+    run.settle()
+    assert isinstance(run.server_outcome, SessionAbortedEvent)
+    assert list(left[0]) == []
+    nothing_was_revealed(run)
+
+
 def test_survivor_dies_after_its_upload_and_is_still_in_the_sum():
     run = drive([lambda run: die_after(run, Uploaded, 3), lambda run: die_after(run, Uploaded, 4)])
     assert run.aggregate.complete
