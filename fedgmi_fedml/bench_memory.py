@@ -100,10 +100,12 @@ class RemoteServer:
         return peaks
 
     def _ask(self, name: str, *arguments: Any) -> Iterator[Any]:
-        return iter(self._call(name, *arguments))
-
-    def _call(self, name: str, *arguments: Any) -> Any:
         self._pipe.send((name, arguments))
+        while (event := self._pipe.recv()) is not None:
+            yield event
+
+    def _call(self, name: str) -> Any:
+        self._pipe.send((name, ()))
         return self._pipe.recv()
 
 
@@ -117,13 +119,19 @@ def _serve(pipe: Connection, params: SessionParams, credentials: Credentials | N
         if name == "close":
             pipe.send((max(early, late), late))
             return
-        tracemalloc.reset_peak()
-        events = [] if name == "mark" else list(getattr(server, name)(*arguments))
-        late = max(late, tracemalloc.get_traced_memory()[1] - base)
         if name == "mark":
             early, late = late, 0
-        pipe.send([_without_sum(event) for event in events])
-        del arguments, events
+            pipe.send(None)
+            continue
+        tracemalloc.reset_peak()
+        for event in getattr(server, name)(*arguments):  # a transport sends each message as it is made
+            late = max(late, tracemalloc.get_traced_memory()[1] - base)
+            pipe.send(_without_sum(event))
+            del event
+            tracemalloc.reset_peak()
+        late = max(late, tracemalloc.get_traced_memory()[1] - base)
+        pipe.send(None)
+        del arguments
 
 
 def _without_sum(event: Any) -> Any:

@@ -78,6 +78,10 @@ def _csv(request: Request) -> Pool:
 def _published(request: Request) -> Pool:
     """MNIST and its kind: an npz file where ``data_path`` names one, else the files that torchvision keeps."""
     usual = torchvision_sets.CLASSES[request.dataset]
+    given = request.path
+    if given is not None and not (given.is_dir() or given.suffix == ".npz"):
+        what = "is no npz file and no folder" if given.exists() else "does not exist"
+        raise DataError(f"{given}: {what}; data_args.data_path of {request.dataset!r} names one or the other")
     for path in (request.path, *(base / f"{request.dataset}.npz" for base in (request.path, request.cache) if base)):
         if path is not None and path.suffix == ".npz" and (path == request.path or path.is_file()):
             return npz_file.load(path, NpzOptions(), request.columns, request.agreed, usual)

@@ -247,6 +247,12 @@ def _warnings(
     findings += unreliable_proportions(summary.misassignment_rate or 0.0, temperature_identified=identified)
     findings += surplus_components(summary.effective_components or 0.0, config.fedgmi_args.components)
     texts = [finding.text for finding in findings]
+    chance = 1.0 / config.fedgmi_args.components
+    if summary.partition_accuracy is not None and summary.partition_accuracy < chance + 0.25 * (1.0 - chance):
+        texts.append(
+            f"the partition is close to chance ({summary.partition_accuracy:.0%} of the samples are in their true "
+            "component): more warm-up rounds, more sample-level rounds, or larger silos"
+        )
     if watch.clipped_share > 0.01:
         texts.append(f"up to {watch.clipped_share:.0%} of the coordinates were clipped: raise fedgmi_args.secure.clip")
     if watch.partial:

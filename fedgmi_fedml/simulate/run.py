@@ -24,6 +24,7 @@ from fedgmi_fedml.report import write_report
 from fedgmi_fedml.rounds import fedgmi
 from fedgmi_fedml.rounds.phases import ORDER, Phases
 from fedgmi_fedml.rounds.server import ServerRun
+from fedgmi_fedml.rounds.workbench import Workbench
 from fedgmi_fedml.simulate.checkpoints import restore, save
 from fedgmi_fedml.simulate.outcome import MethodResult, write_outcome
 from fedgmi_fedml.simulate.parties import Parties
@@ -55,12 +56,14 @@ def run_simulation(
         Interrupted: Ctrl-C; ``out`` can be resumed.
     """
     began = time.monotonic()
-    checkpointer = _folder(config, out, resume)
+    checkpointer = _checked_folder(config, out, resume)
     torch.set_num_threads(1)
     federation = load_federation(config)
+    _check_models(config, federation)
+    _begin_folder(config, out)  # nothing is written before everything has been checked
     with (
         _scratch() as scratch,
-        open_progress(silos=len(federation.silos), plan=_plan(config, len(federation.silos))) as progress,
+        _progress(config, len(federation.silos)) as progress,
         open_telemetry(out, "simulation", tensorboard=config.tracking_args.enable_tensorboard) as telemetry,
     ):
         parties = Parties(config, federation, workers, scratch)
@@ -173,21 +176,44 @@ def _plan(config: Config, silos: int) -> dict[str, int]:
     return plan | {f"{name}: rounds": train.comm_round for name in others}
 
 
+def _progress(config: Config, silos: int) -> Progress:
+    """Bars or lines; nothing where only warnings are wanted."""
+    return open_progress(silos=silos, plan=_plan(config, silos), quiet=not log.isEnabledFor(logging.INFO))
+
+
 @contextmanager
 def _scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fedgmi-") as folder:
         yield Path(folder)
 
 
-def _folder(config: Config, out: Path, resume: bool) -> Checkpointer:
-    """The run's folder, checked; the effective configuration is written into it."""
+def _checked_folder(config: Config, out: Path, resume: bool) -> Checkpointer:
+    """The run's checkpoints; the folder is only looked at."""
     checkpointer = Checkpointer(out / "checkpoints", config.run_digest())
     if resume:
         if checkpointer.latest() is None:
             raise RunError(f"{out} holds no whole round to resume from: start without --resume")
-        shutil.rmtree(out / "models", ignore_errors=True)
     elif out.exists() and any(out.iterdir()):
         raise RunError(f"{out} is not empty: choose another --out, or add --resume to go on with it")
-    out.mkdir(parents=True, exist_ok=True)
-    atomic.write_bytes(out / "config.yaml", config.to_yaml().encode())
     return checkpointer
+
+
+def _check_models(config: Config, federation: Federation) -> None:
+    """Models can be built for these data, and the data lie within the likelihood's range.
+
+    Raises:
+        ModelError, RangeError: what does not fit, and for which silo.
+    """
+    bench = Workbench(Phases(config, federation.shape, schema=federation.schema))
+    for silo in federation.silos:
+        if bench.vae is not None and len(silo.x_train) and not silo.needs_moments:
+            bench.vae.check_range(silo.x_train)
+
+
+def _begin_folder(config: Config, out: Path) -> None:
+    """The run's folder, with the effective configuration in it."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        atomic.write_bytes(out / "config.yaml", config.to_yaml().encode())
+    except OSError as error:
+        raise RunError(f"{out}: the run's folder cannot be written ({error.strerror}): choose another --out") from error
