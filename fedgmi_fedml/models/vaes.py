@@ -92,6 +92,8 @@ class Vae(nn.Module):
     def reconstruction_nll(self, x: torch.Tensor, decoded: torch.Tensor) -> torch.Tensor:
         """−log p(x | z), (B,) nats: Bernoulli cross-entropy from logits, or the Gaussian's negative log-density."""
         if self.likelihood == "bernoulli":
+            if torch.onnx.is_in_onnx_export():  # the exporter's own cross-entropy takes the log of a rounded zero
+                return (functional.softplus(decoded) - x * decoded).flatten(1).sum(1)
             return (
                 functional.binary_cross_entropy_with_logits(decoded.to(x.dtype), x, reduction="none").flatten(1).sum(1)
             )

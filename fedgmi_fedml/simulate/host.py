@@ -86,7 +86,8 @@ class SiloHost:
         config = method.configure(self.config, self.true_components)
         phases = Phases(config, self.shape, method.parts, self.schema)
         bench = Workbench(phases)
-        capacity = 4 + (config.fedgmi_args.candidate_count if "vae" in method.parts else 0)
+        # a step holds the models that every cohort starts from and those it ends in, side by side
+        capacity = 4 + (2 * config.fedgmi_args.candidate_count if "vae" in method.parts else 0)
         store = StateStore(capacity)
         self._runs, self._works, self._reports = {}, {}, {}
         for i, data in self.data.items():

@@ -123,7 +123,7 @@ def _summary(
         silos=len(federation.silos),
         **_quality(results, reports, matching, separability),
         samples_used=sum(report["train_samples"] for report in reports.values()),
-        samples_skipped=sum(silo.skipped for silo in federation.silos),
+        samples_skipped=federation.skipped,
         rounds=progress.round,
         best_round=progress.best_round,
         wall_seconds=seconds,
@@ -247,6 +247,8 @@ def _warnings(
     findings += unreliable_proportions(summary.misassignment_rate or 0.0, temperature_identified=identified)
     findings += surplus_components(summary.effective_components or 0.0, config.fedgmi_args.components)
     texts = [finding.text for finding in findings]
+    if summary.samples_skipped:
+        texts.append(f"{summary.samples_skipped} files or rows could not be read and were left out")
     chance = 1.0 / config.fedgmi_args.components
     if summary.partition_accuracy is not None and summary.partition_accuracy < chance + 0.25 * (1.0 - chance):
         texts.append(

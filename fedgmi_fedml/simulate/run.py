@@ -55,6 +55,9 @@ def run_simulation(
         Interrupted: Ctrl-C; ``out`` can be resumed.
     """
     began = time.monotonic()
+    if resume and (out / "summary.json").exists():
+        log.warning("%s has finished already: its results stand", out)
+        return write_report(out)
     checkpointer = _checked_folder(config, out, resume)
     torch.set_num_threads(1)
     federation = load_federation(config)

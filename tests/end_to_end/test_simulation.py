@@ -236,3 +236,16 @@ def test_a_silo_lost_after_the_totals_beyond_the_drops_allowed(small, tmp_path):
     assert lines[0]["attempts"] > 1
     assert any(r["complete"] and not r["failed_sessions"] for r in lines)
     assert done["secure"]["aborted_sessions"] >= 1
+
+
+@pytest.mark.slow
+def test_many_cohorts_side_by_side(small):
+    """Six cohorts of four at once: the models that each starts from and ends in are all at hand when they are needed."""
+    silos = ("train_args.client_num_in_total=24", "train_args.client_num_per_round=24")
+    more = ("data_args.silo_mixture.samples_per_silo=30", "fedgmi_args.initialisation.candidates=6")
+    assert small(*silos, *more, "train_args.comm_round=1")["rounds"] == 1
+
+
+def test_a_finished_run_is_not_resumed(small, tmp_path):
+    before = small(NONE, out=tmp_path / "done")
+    assert small(NONE, out=tmp_path / "done", resume=True) == before

@@ -216,3 +216,28 @@ def test_elbo_is_below_the_log_likelihood(latent: int, seed: int) -> None:
         bound = torch.stack([vae.training_loss(x, generator) for _ in range(400)])
         tolerance = 4.0 * bound.std(0) / 20.0
     assert bool((bound.mean(0) + tolerance >= torch.as_tensor(exact)).all())
+
+
+def test_a_saturated_decoder_is_exported_exactly(tmp_path):
+    """Logits of ±200: the exporter's own cross-entropy would give infinity; ours is the one that torch computes."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+
+    class Loss(torch.nn.Module):
+        def __init__(self, vae):
+            super().__init__()
+            self.vae = vae
+
+        def forward(self, x, decoded):
+            return self.vae.reconstruction_nll(x, decoded)
+
+    vae = make_vae("mlp", {"hidden": [8], "latent": 2, "likelihood": "bernoulli"}, DataShape((1, 4, 4), 2), 0)
+    x = torch.rand(3, 1, 4, 4)
+    decoded = torch.linspace(-200, 200, x.numel()).view_as(x)
+    path = tmp_path / "loss.onnx"
+    torch.onnx.export(Loss(vae), (x, decoded), str(path), input_names=["x", "decoded"], dynamo=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (got,) = session.run(None, {"x": x.numpy(), "decoded": decoded.numpy()})
+    expected = vae.reconstruction_nll(x, decoded)
+    assert torch.isfinite(expected).all()
+    torch.testing.assert_close(torch.from_numpy(got), expected, rtol=1e-5, atol=1e-3)
