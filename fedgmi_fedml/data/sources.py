@@ -84,8 +84,20 @@ def _published(request: Request) -> Pool:
         raise DataError(f"{given}: {what}; data_args.data_path of {request.dataset!r} names one or the other")
     for path in (request.path, *(base / f"{request.dataset}.npz" for base in (request.path, request.cache) if base)):
         if path is not None and path.suffix == ".npz" and (path == request.path or path.is_file()):
-            return npz_file.load(path, NpzOptions(), request.columns, request.agreed, usual)
+            pool = npz_file.load(path, NpzOptions(), request.columns, request.agreed, usual)
+            return _as_expected(pool, request, path)
     return torchvision_sets.load(request.dataset, request.path, request.cache, request.options.download)
+
+
+def _as_expected(pool: Pool, request: Request, path: Path) -> Pool:
+    """The file holds what its name promises: CIFAR-10 under MNIST's name would train without a word."""
+    channels = 3 if request.dataset == "cifar10" else 1
+    if pool.sample_shape[0] != channels or len(pool.sample_shape) != 3:
+        raise DataError(
+            f"{path}: holds samples of shape {pool.sample_shape}, images of {request.dataset} have {channels} "
+            "channel(s): correct data_args.data_path or data_args.dataset (npz takes any images)"
+        )
+    return pool
 
 
 def _needed(request: Request) -> Path:

@@ -240,7 +240,7 @@ def test_a_silo_lost_after_the_totals_beyond_the_drops_allowed(small, tmp_path):
 
 @pytest.mark.slow
 def test_many_cohorts_side_by_side(small):
-    """Six cohorts of four at once: the models that each starts from and ends in are all at hand when they are needed."""
+    """Six cohorts of four at once: the models that each starts from and ends in are at hand when they are needed."""
     silos = ("train_args.client_num_in_total=24", "train_args.client_num_per_round=24")
     more = ("data_args.silo_mixture.samples_per_silo=30", "fedgmi_args.initialisation.candidates=6")
     assert small(*silos, *more, "train_args.comm_round=1")["rounds"] == 1
