@@ -28,7 +28,7 @@ from secure.codec import BULK_OVERHEAD, decode, encode
 from secure.credentials import Credentials
 from secure.errors import DecodeError, InputError
 from secure.events import Event, Send, SessionAbortedEvent, SessionReleased, SessionSurveyed, TotalsKnown
-from secure.fixedpoint import dequantise_into, segments
+from secure.fixedpoint import check_capacity, dequantise_into, segments
 from secure.journal import Journal
 from secure.keys import RandomBytes
 from secure.masking import MaskedServer, MaskedSilo
@@ -54,6 +54,7 @@ __all__ = [
     "SiloSession",
     "Totals",
     "TotalsKnown",
+    "check_capacity",
     "decode_aggregate",
     "dequantise",
     "encode_aggregate",

@@ -19,6 +19,7 @@ from fedgmi_fedml.packing import Layout, Part, StateDict
 from fedgmi_fedml.rounds.wire import Plan
 from fedgmi_fedml.shapes import DataShape
 from fedgmi_fedml.temperature import temperature_statistics_spec
+from secure.api import check_capacity
 from secure.beacon import disjoint_cohorts, draw
 from secure.types import MetricSpec, Rules, SessionParams, StatisticSpec, VectorSpec
 
@@ -135,13 +136,28 @@ class Phases:
         )
         return tuple(MetricSpec(name, component=component, **_RATE) for name in names)
 
+    def check_capacity(self, silos: int) -> None:
+        """Prove, before anything is trained, that every upload of the run fits its ring for this number of silos.
+
+        Raises:
+            CapacityError: names the block, metric or statistic, and the remedy.
+        """
+        for phase in self._phases():
+            check_capacity(self.spec(phase), silos)
+            if phase == WARMUP:
+                check_capacity(self.spec(phase, survey=True), silos)
+
     def schema_digest(self) -> bytes:
         """32 bytes: equal iff two parties agree on every upload of the run."""
         hasher = hashlib.sha256(b"fedgmi/phases/1")
-        phases = ORDER[1:] if "vae" in self.parts else (ROUNDS, EVALUATE)
-        for phase in phases if self.schema is None else (MOMENTS, *phases):
+        for phase in self._phases():
             hasher.update(self.spec(phase).digest())
         return hasher.digest()
+
+    def _phases(self) -> tuple[str, ...]:
+        """The phases that this method and these data go through, in order."""
+        phases = ORDER[1:] if "vae" in self.parts else (ROUNDS, EVALUATE)
+        return phases if self.schema is None else (MOMENTS, *phases)
 
     def session_params(self, run_id: str, plan: Plan, cohort: tuple[int, ...], roster_digest: bytes) -> SessionParams:
         """The proposal for one plan: the server's word, and what a silo expects to hear."""

@@ -201,12 +201,15 @@ def _checked_folder(config: Config, out: Path, resume: bool) -> Checkpointer:
 
 
 def _check_models(config: Config, federation: Federation) -> None:
-    """Models can be built for these data, and the data lie within the likelihood's range.
+    """Models can be built for these data, uploads fit their ring, and the data lie within the likelihood's range.
 
     Raises:
+        CapacityError: which upload does not fit.
         ModelError, RangeError: what does not fit, and for which silo.
     """
-    bench = Workbench(Phases(config, federation.shape, schema=federation.schema))
+    phases = Phases(config, federation.shape, schema=federation.schema)
+    phases.check_capacity(len(federation.silos))
+    bench = Workbench(phases)
     for silo in federation.silos:
         if bench.vae is not None and len(silo.x_train) and not silo.needs_moments:
             bench.vae.check_range(silo.x_train)
