@@ -22,7 +22,8 @@ __all__ = ["SETTINGS", "Setting", "bench_quality", "configuration", "summarise"]
 _MIXTURE = "data_args.silo_mixture"
 _FEDSOFT = (
     f"{_MIXTURE}.components=[{{rotate: 0}}, {{rotate: 90}}]", f"{_MIXTURE}.samples_per_silo=[100, 200]",
-    "train_args.client_num_in_total=100", "train_args.client_num_per_round=100",
+    "train_args.client_num_in_total=100", "train_args.client_num_per_round=100", "train_args.batch_size=25",
+    "train_args.epochs=2", "fedgmi_args.initialisation.warmup_epochs=2", "fedgmi_args.initialisation.cohort_size=12",
 )  # fmt: skip
 
 
