@@ -209,7 +209,6 @@ class FedGMI:
             cohort = self.phases.round_cohort(number, self.run.beacon, self.run.available)
             plan = Plan(
                 ROUNDS, number, 0, 0, cohort, state.digest,
-                keep_digest=(self.progress.best or state).digest,
             )  # fmt: skip
             (outcome,) = yield from self.run.steps([plan], [state])
             self._judge(number, outcome, state)

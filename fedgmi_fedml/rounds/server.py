@@ -100,7 +100,6 @@ class ServerRun:
     traffic: dict[str, Traffic] = field(default_factory=dict)
     phase: str = "join"
     finished: bool = False
-    failed_silos: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._joined: dict[int, Join] = {}
@@ -179,7 +178,7 @@ class ServerRun:
     @property
     def available(self) -> tuple[int, ...]:
         """Silos that have joined and revealed their nonce, ascending."""
-        return tuple(sorted(set(self._nonces) - self.failed_silos))
+        return tuple(sorted(self._nonces))
 
     def steps(self, plans: Sequence[Plan], starts: Sequence[MixtureState]) -> Generator[Wait, bool, list[Outcome]]:
         """Run plans side by side (disjoint cohorts) to their outcomes; silos that lack the models get them first."""

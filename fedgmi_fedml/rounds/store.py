@@ -20,7 +20,6 @@ class StateStore:
     def __init__(self, capacity: int = 4) -> None:
         self._capacity = capacity
         self._states: OrderedDict[bytes, MixtureState] = OrderedDict()
-        self._pinned: set[bytes] = set()
         self._last: tuple[bytes, object, MixtureState] | None = None
 
     def __contains__(self, digest: bytes) -> bool:
@@ -45,13 +44,8 @@ class StateStore:
         for digest in list(self._states):
             if len(self._states) <= self._capacity:
                 break
-            if digest not in self._pinned:
-                del self._states[digest]
+            del self._states[digest]
         return state
-
-    def pin(self, digests: set[bytes]) -> None:
-        """Never drop these (the best models so far)."""
-        self._pinned = set(digests)
 
     def advance(self, start: MixtureState, aggregate: Aggregate, layout: Layout) -> MixtureState:
         """``apply_aggregate``, computed once for all silos that were handed the same released bytes."""

@@ -81,7 +81,6 @@ class Plan:
         start_digest: digest of the models it starts from.
         survey: the session ends with the totals; nothing is trained or uploaded.
         beta: sharpness of the warm-up (phase ``warmup``), else 0.
-        keep_digest: models that a silo must keep its mixture for (the best so far).
     """
 
     phase: str
@@ -92,7 +91,6 @@ class Plan:
     start_digest: bytes
     survey: bool = False
     beta: float = 0.0
-    keep_digest: bytes = b""
 
 
 @dataclass(frozen=True)

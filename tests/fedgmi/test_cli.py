@@ -236,7 +236,7 @@ class TestErrors:
             (RunError("in use"), 2, "error: in use"),
             (RunEndedEarly("every component starved"), 2, "error: every component starved"),
             (IdentityError("roster expired"), 2, "error: roster expired"),
-            (PermissionError(13, "Permission denied", "/root/x"), 2, "error: /root/x: Permission denied"),
+            (PermissionError(13, "Permission denied", "/locked/x"), 2, "error: /locked/x: Permission denied"),
             (OSError(28, "No space left on device", "/full/x"), 2, "error: /full/x: No space left on device"),
             (Interrupted(None), 130, "interrupted; nothing was written yet: start again"),
             (KeyboardInterrupt(), 130, "interrupted"),

@@ -14,7 +14,7 @@ MESSAGES = [
     wire.Reveal(2, b"n"),
     wire.Beacon({1: b"a"}),
     wire.Models(b"d", b"tensors"),
-    wire.Plan("warmup", 3, 0, 1, (1, 2, 9), b"d" * 32, True, 2.5, b"k"),
+    wire.Plan("warmup", 3, 0, 1, (1, 2, 9), b"d" * 32, True, 2.5),
     wire.Ready(1, "rounds", 0, 0, 0),
     wire.InSession("rounds", 0, 1, 0, b"payload"),
     wire.Released("rounds", 1, b"a", b"b", b"c"),
