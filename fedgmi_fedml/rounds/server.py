@@ -109,6 +109,7 @@ class ServerRun:
         self._holds: dict[int, bytes] = {}
         self.beacon = b""
         self._exposure = Exposure(b"", 0)
+        self._encoded: tuple[Message | None, bytes] = (None, b"")
         self._script = self.script(self)
         self._wait: Wait | None = None
         deadlines = self.phases.config.fedgmi_args.secure.deadlines
@@ -229,8 +230,10 @@ class ServerRun:
         yield Wait(lambda: self._left >= set(self.available), lambda: "finish", lambda: self._ready_seconds)
 
     def send(self, silo: int, message: Message) -> None:
-        """Queue one message."""
-        self._queue(silo, encode(message))
+        """Queue one message; one that goes to many silos, such as a release, is encoded once and shared."""
+        if message != self._encoded[0]:
+            self._encoded = (message, encode(message))
+        self._queue(silo, self._encoded[1])
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
