@@ -15,13 +15,15 @@ A ``bulk`` field, always the last one, is megabytes long: it is neither copied n
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, ClassVar, TypeVar
 
 import msgpack
+import numpy.typing as npt
 
 from secure.errors import DecodeError, InputError
 
@@ -205,6 +207,49 @@ def encode(item: Message) -> bytes:
         view = memoryview(values[-1]).cast("B")
         return b"".join([_head(values[:-1], item.KIND, len(view)), view])
     return packed([VERSION, item.KIND, *values])
+
+
+class BulkWriter:
+    """A bulk message whose long field is made piece by piece, and is never held twice.
+
+    The other fields may become known last; only their encoded size must not change.
+
+    Args:
+        blank: the message with an empty long field, and stand-ins of the right size where a field is not known yet.
+        length: bytes of the long field.
+    """
+
+    def __init__(self, blank: Message, length: int) -> None:
+        self._length, self._head = length, len(encode(blank)) - 2 + _bulk_header_bytes(length)
+        self._out = io.BytesIO()
+        self._out.seek(self._head)
+
+    def write(self, piece: npt.NDArray[Any]) -> None:
+        """Append the bytes of a contiguous array."""
+        self._out.write(piece.data.cast("B"))
+
+    def finish(self, item: _M) -> tuple[bytes, _M]:
+        """The encoded message, and the message itself with a view of its long field.
+
+        Args:
+            item: the message, its long field empty.
+
+        Raises:
+            InputError: its fields, or the bytes written, are not of the announced size (a bug of ours).
+        """
+        encode(item)  # checks the fields
+        head = _head(_values(item)[:-1], item.KIND, self._length)
+        if len(head) != self._head or self._out.tell() != self._head + self._length:
+            raise InputError(f"{type(item).__name__}: not of the announced size")
+        self._out.seek(0)
+        self._out.write(head)
+        payload = self._out.getvalue()  # shares the buffer: no copy
+        last = _layout(type(item)).checks[-1][0]
+        return payload, replace(item, **{last: memoryview(payload)[self._head :]})
+
+
+def _bulk_header_bytes(length: int) -> int:
+    return 2 if length < 1 << 8 else 3 if length < 1 << 16 else 5
 
 
 def decode(payload: bytes, *allowed: type[_M], limit: int = CONTROL_LIMIT) -> _M:

@@ -10,18 +10,20 @@ Loops run over chunks outside and peers inside, through buffers that stay in the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from secure.codec import BulkWriter
 from secure.errors import ProtocolError
 from secure.fixedpoint import FRACTION_BITS, Segment, decode_metric, encode_metric, magnitude, quantise_into, segments
 from secure.keys import _Secretive
 from secure.messages import Release
 from secure.prg import CHUNK, MaskStream, accumulate, new_scratch
 from secure.protocol.plane import Masks, SiloKeys
-from secure.protocol.release import byte_view, check_vector, metric_values, read_release
+from secure.protocol.release import check_vector, metric_values, read_release
 from secure.spool import Inbox
 from secure.types import Aggregate, SessionParams, SiloId, Totals
 from secure.verified import (
@@ -220,21 +222,23 @@ class MaskedServer(_Plane):
 
     def release(
         self, session: bytes, inbox: Inbox, survivors: tuple[SiloId, ...], opened: tuple[bool, ...], left: Masks
-    ) -> tuple[Release, Aggregate]:
-        """Add uploads and take masks off, chunk by chunk, into one array."""
+    ) -> tuple[bytes, Aggregate]:
+        """Add uploads and take masks off, chunk by chunk in the cache, straight into the message."""
         streams, slots = _Streams(left), [inbox.slots[silo] for silo in survivors]
-        total = np.zeros(self._spec.length, dtype=np.uint32)
-        scratch, bounds = new_scratch(), self._bounds(opened)
+        blank = Release(session, survivors, opened, (), 0.0, bytes(8 * self._words), bytes(self._tag_bytes), b"")
+        writer = BulkWriter(blank, self._vector_bytes)
+        room, scratch, bounds = new_scratch(), new_scratch(), self._bounds(opened)
         for start in range(0, self._spec.length, CHUNK):
-            chunk = total[start : start + CHUNK]
+            chunk = room[: self._spec.length - start]
+            chunk[...] = 0
             for slot in slots:
                 inbox.spool.add_into(slot, 4 * start, chunk)
             streams.words(chunk, scratch)
             _check_chunk(chunk.view(np.int32), start, bounds)
+            writer.write(chunk.astype("<u4", copy=False))
         scalars, tags = self._scalars(inbox, slots, streams)
-        values: npt.NDArray[Any] = total.view(np.int32).astype("<i4", copy=False)
-        message = Release(session, survivors, opened, (), 0.0, scalars, tags, byte_view(values))
-        return message, self._aggregate(message)
+        payload, message = writer.finish(replace(blank, scalars=scalars, tags=tags))
+        return payload, self._aggregate(message)
 
     def _scalars(self, inbox: Inbox, slots: Sequence[int], streams: _Streams) -> tuple[bytes, bytes]:
         """Sums of the scalars (signed, 8 bytes each) and of the tags."""

@@ -78,8 +78,8 @@ class ServerPlane(Protocol):
 
     def release(
         self, session: bytes, inbox: Inbox, survivors: tuple[SiloId, ...], opened: tuple[bool, ...], left: Masks
-    ) -> tuple[Release, Aggregate]:
-        """Add the survivors' uploads and take off what is left of their masks.
+    ) -> tuple[bytes, Aggregate]:
+        """Add the survivors' uploads, take off what is left of their masks: the encoded ``Release``, and its content.
 
         Raises:
             ProtocolError: the sum is beyond what the survivors may have sent; the round is discarded.

@@ -327,11 +327,11 @@ class ControlServer(ServerMachine):
         recovery, intake = need(self._recovery), need(self._intake)
         try:
             left = recovery.masks()
-            message, aggregate = self._plane.release(self._session, intake.inbox, self._survivors, intake.open, left)
+            payload, aggregate = self._plane.release(self._session, intake.inbox, self._survivors, intake.open, left)
         except ProtocolError as error:
             return self._stop(str(error), {*culprits_of(error), *recovery.liars})
         self.liars = set(recovery.liars)
-        events = self._to_all(message)
+        events = self._to_all(payload)
         weakref.finalize(
             self, intake.close
         )  # its disk space is given back when the session goes, not before the result

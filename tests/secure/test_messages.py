@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import secure.messages as messages
-from secure.codec import CONTROL_LIMIT, VERSION, Message, Signed, decode, encode, packed, peek_kind
+from secure.codec import CONTROL_LIMIT, VERSION, BulkWriter, Message, Signed, decode, encode, packed, peek_kind
 from secure.errors import DecodeError, InputError
 from secure.messages import Abort, Advert, Adverts, Consent, Opened, Piece, Proposal, Release, Reveal, Sum
 
@@ -144,6 +145,30 @@ def test_bulk_is_not_copied():
     view = decode(data, Piece).data
     assert isinstance(view, memoryview)
     assert view.obj is data
+
+
+def test_a_bulk_message_written_piece_by_piece_is_the_same_message():
+    for size in (0, 1, 63, 64, 16383, 16384, 70_000):
+        words = np.arange(size, dtype="<u4")
+        whole = Piece(b"s" * 32, 3, 1, b"t" * 16, words.tobytes())
+        writer = BulkWriter(replace(whole, tag=bytes(16), data=b""), words.nbytes)
+        for start in range(0, size, 1000):
+            writer.write(words[start : start + 1000])
+        payload, item = writer.finish(replace(whole, data=b""))
+        assert payload == encode(whole)
+        assert item == whole
+        assert decode(payload, Piece) == whole
+
+
+def test_a_bulk_message_of_another_size_than_announced_is_not_sent():
+    blank = Piece(b"s" * 32, 3, 1, b"t" * 16, b"")
+    writer = BulkWriter(blank, 8)
+    writer.write(np.zeros(1, dtype="<u4"))
+    with pytest.raises(InputError, match="announced"):
+        writer.finish(blank)
+    writer.write(np.zeros(1, dtype="<u4"))
+    with pytest.raises(InputError, match="announced"):
+        writer.finish(replace(blank, tag=b"t" * 15))
 
 
 def test_sizes_are_limited_before_parsing():
