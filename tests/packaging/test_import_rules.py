@@ -38,6 +38,7 @@ OWNERS = {
     "sklearn": ("fedgmi_fedml.data",),
     "yaml": ("fedgmi_fedml.config",),
     "click": ("fedgmi_fedml.cli",),
+    "grpc": ("fedgmi_fedml.transport",),
     "flwr": ("fedgmi_fedml.bench_peers",),
 }
 # Never part of our environment: the bench of peers runs in another interpreter, where the peer is installed.
