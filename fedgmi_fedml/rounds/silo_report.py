@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from fedgmi_fedml.data import SiloData
+from fedgmi_fedml.data import SiloData, TableMoments, TableSchema
 from fedgmi_fedml.local_training import expert_predictions
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.rounds.local import FedGMIWork
+
+
+def final_report(work: FedGMIWork, final: MixtureState, best: MixtureState) -> dict[str, Any]:
+    """``{"final": …, "best": …}``: the silo's figures under both models. Its memory goes with the final ones after."""
+    memory = work.memory
+    report = {"best": silo_report(work, best)} if best is not final else {}
+    work.memory = memory
+    report["final"] = silo_report(work, final)
+    report.setdefault("best", report["final"])
+    return report
+
+
+def calibration(report: Mapping[str, Any], schema: TableSchema | None) -> dict[str, Any]:
+    """What a prediction needs beside the models: temperature, offsets, the router's prior, a table's moments."""
+    meta: dict[str, Any] = {key: report[key] for key in ("temperature", "offset", "shares") if report[key] is not None}
+    if schema is not None:
+        mean, spread = report["moments"]
+        meta["moments"] = TableMoments(schema, tuple(mean), tuple(spread)).to_dict()
+    return meta
 
 
 def silo_report(work: FedGMIWork, state: MixtureState) -> dict[str, Any]:

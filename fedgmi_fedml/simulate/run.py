@@ -8,11 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from fedgmi_fedml import atomic
 from fedgmi_fedml.baselines import METHODS
 from fedgmi_fedml.checkpoint import Checkpointer
 from fedgmi_fedml.config import Config
@@ -21,16 +19,16 @@ from fedgmi_fedml.errors import Interrupted, RunEndedEarly, RunError
 from fedgmi_fedml.progress import Progress, open_progress
 from fedgmi_fedml.report import write_report
 from fedgmi_fedml.rounds import fedgmi
-from fedgmi_fedml.rounds.phases import ORDER, Phases
+from fedgmi_fedml.rounds.checkpoints import begin_folder, forget_after, restore, save
+from fedgmi_fedml.rounds.phases import Phases
 from fedgmi_fedml.rounds.server import ServerRun
+from fedgmi_fedml.rounds.watch import Watch, rounds_to_come
 from fedgmi_fedml.rounds.workbench import Workbench
-from fedgmi_fedml.simulate.checkpoints import restore, save
 from fedgmi_fedml.simulate.outcome import MethodResult, write_outcome
 from fedgmi_fedml.simulate.parties import Parties
 from fedgmi_fedml.simulate.pump import Fault, Pump, no_fault
 from fedgmi_fedml.simulate.truth import Truth
-from fedgmi_fedml.simulate.watch import Watch
-from fedgmi_fedml.telemetry import Telemetry, open_telemetry, rewind
+from fedgmi_fedml.telemetry import Telemetry, open_telemetry
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +60,7 @@ def run_simulation(
     torch.set_num_threads(1)
     federation = load_federation(config)
     _check_models(config, federation)
-    _begin_folder(config, out)  # nothing is written before everything has been checked
+    begin_folder(config, out)  # nothing is written before everything has been checked
     with (
         _scratch() as scratch,
         _progress(config, len(federation.silos)) as progress,
@@ -77,7 +75,7 @@ def run_simulation(
             raise Interrupted(out, simulation.position) from None
         finally:
             parties.close()
-        write_outcome(config, out, federation, results, parties, time.monotonic() - began)
+        write_outcome(out, federation, results, parties, time.monotonic() - began)
     return write_report(out)
 
 
@@ -112,7 +110,7 @@ class Simulation:
         config = method.configure(self.config, true_components)
         restored = restore(self._checkpointer) if resume and name == "fedgmi" else None
         if restored:
-            self._forget_after(restored.progress)
+            forget_after(self.out, restored.progress)
         watch = Watch(name, self._telemetry, self._progress)
         script = fedgmi.FedGMI(
             save=self._note if name == "fedgmi" else lambda progress: None,
@@ -137,15 +135,6 @@ class Simulation:
             )
         return MethodResult(script.progress, self.parties.gather("reports"), watch, dict(server.traffic))
 
-    def _forget_after(self, progress: fedgmi.Progress) -> None:
-        """Rounds that are done again are not to be told twice."""
-        here = (ORDER.index(progress.phase), progress.round)
-
-        def keep(line: dict[str, Any]) -> bool:
-            return line.get("method") == "fedgmi" and (ORDER.index(line["phase"]), line["round"]) < here
-
-        rewind(self.out / "rounds.jsonl", keep)
-
     def _note(self, progress: fedgmi.Progress) -> None:
         self._unsaved = progress
         self.position = f"before {progress.phase} {progress.round}"
@@ -167,20 +156,14 @@ class Simulation:
                 raise error if isinstance(error, RunError) else RunError(f"silo {silo}: {error}") from error
 
 
-def _plan(config: Config, silos: int) -> dict[str, int]:
-    """Rounds of every phase, for the time left."""
-    start, train = config.fedgmi_args.initialisation, config.train_args
-    plan = {"candidates": start.draws(config.fedgmi_args.components, silos) * start.candidate_rounds}
-    plan |= {"warmup": start.warmup_rounds, "rounds": train.comm_round}
+def _progress(config: Config, silos: int) -> Progress:
+    """Bars or lines; nothing where only warnings are wanted."""
+    plan, train = rounds_to_come(config, silos), config.train_args
     others = [name for name in config.validation_args.evaluate_baselines if name != "local"]
     if config.validation_args.evaluate_oracle:
         others.append("oracle")
-    return plan | {f"{name}: rounds": train.comm_round for name in others}
-
-
-def _progress(config: Config, silos: int) -> Progress:
-    """Bars or lines; nothing where only warnings are wanted."""
-    return open_progress(silos=silos, plan=_plan(config, silos), quiet=not log.isEnabledFor(logging.INFO))
+    plan |= {f"{name}: rounds": train.comm_round for name in others}
+    return open_progress(silos=silos, plan=plan, quiet=not log.isEnabledFor(logging.INFO))
 
 
 @contextmanager
@@ -213,12 +196,3 @@ def _check_models(config: Config, federation: Federation) -> None:
     for silo in federation.silos:
         if bench.vae is not None and len(silo.x_train) and not silo.needs_moments:
             bench.vae.check_range(silo.x_train)
-
-
-def _begin_folder(config: Config, out: Path) -> None:
-    """The run's folder, with the effective configuration in it."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        atomic.write_bytes(out / "config.yaml", config.to_yaml().encode())
-    except OSError as error:
-        raise RunError(f"{out}: the run's folder cannot be written ({error.strerror}): choose another --out") from error

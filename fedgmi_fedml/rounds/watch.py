@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedgmi_fedml.config import Config
 from fedgmi_fedml.progress import Progress
 from fedgmi_fedml.rounds.server import ServerRun, Traffic
 from fedgmi_fedml.telemetry import Telemetry
@@ -24,6 +26,7 @@ class Watch:
         self.method, self._telemetry, self._progress = method, telemetry, progress
         self.history: list[list[bool]] = []
         self.phase_seconds: dict[str, float] = {}
+        self.phase_bytes: dict[str, float] = {}
         self.clipped_share, self.sessions, self.aborted, self.partial, self.uploads = 0.0, 0, 0, 0, 0
         self.dropped: set[int] = set()
         self.pending: dict[str, Any] | None = None
@@ -72,6 +75,21 @@ class Watch:
         for reason in fields["failed"]:
             self._telemetry.event("aborted", method=self.method, phase=phase, round=fields["round"], reason=reason)
 
+    def restore(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Count the rounds that earlier processes of this run have told (lines of ``rounds.jsonl``) as well."""
+        for record in records:
+            phase = record["phase"]
+            for spent, names in ((self.phase_seconds, ("seconds",)), (self.phase_bytes, ("bytes_up", "bytes_down"))):
+                spent[phase] = spent.get(phase, 0.0) + sum(record.get(name) or 0 for name in names)
+            self.clipped_share = max(self.clipped_share, record.get("clipped_share") or 0.0)
+            failed = record.get("failed_sessions", 0)
+            self.sessions += record.get("attempts", 0)
+            self.aborted += max(record.get("attempts", 1) - 1, 0) + failed
+            self.partial += not record.get("complete", True)
+            self.dropped |= set(record.get("dropped", ()))
+            if phase == "rounds" and "open" in record:
+                self.history.append(list(record["open"]))
+
     def flush(self, figures: dict[str, Any]) -> None:
         """Write the last round's line, with what else a simulation may know of it."""
         if self.pending is not None:
@@ -90,6 +108,13 @@ class Watch:
             "bytes_down": now.down - before.down,
             "messages": now.messages - before.messages,
         }
+
+
+def rounds_to_come(config: Config, silos: int) -> dict[str, int]:
+    """Rounds of every phase, in order, for the time left."""
+    start = config.fedgmi_args.initialisation
+    plan = {"candidates": start.draws(config.fedgmi_args.components, silos) * start.candidate_rounds}
+    return plan | {"warmup": start.warmup_rounds, "rounds": config.train_args.comm_round}
 
 
 def summed(metrics: dict[str, float]) -> dict[str, Any]:

@@ -1,17 +1,24 @@
-"""A simulation's checkpoint: the server's progress and every silo's memory, in one atomic folder: they cannot part."""
+"""A run's checkpoint: the server's progress, in one atomic folder. A simulation adds every silo's memory: they cannot
+part. A deployed server has none to add; each silo keeps its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedgmi_fedml import atomic
 from fedgmi_fedml.checkpoint import Checkpointer
+from fedgmi_fedml.config import Config
+from fedgmi_fedml.errors import RunError
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.packing import Part, StateDict
 from fedgmi_fedml.rounds.fedgmi import Progress
+from fedgmi_fedml.rounds.phases import ORDER
+from fedgmi_fedml.telemetry import rewind
 
 _PLAIN = ("phase", "round", "starved", "warmed", "best_accuracy", "best_round", "stale")
 
@@ -65,6 +72,29 @@ def restore(checkpointer: Checkpointer) -> Restored | None:
         silo, _, field = name.partition("/")
         memories.setdefault(int(silo.removeprefix("silo-")), {})[field] = array
     return Restored(progress, memories)
+
+
+def begin_folder(config: Config, out: Path) -> None:
+    """The run's folder, with the effective configuration in it.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        atomic.write_bytes(out / "config.yaml", config.to_yaml().encode())
+    except OSError as error:
+        raise RunError(f"{out}: the run's folder cannot be written ({error.strerror}): choose another --out") from error
+
+
+def forget_after(out: Path, progress: Progress) -> None:
+    """Drop the lines of ``out/rounds.jsonl`` for rounds that are done again: they are not to be told twice."""
+    here = (ORDER.index(progress.phase), progress.round)
+
+    def keep(line: dict[str, Any]) -> bool:
+        return line.get("method") == "fedgmi" and (ORDER.index(line["phase"]), line["round"]) < here
+
+    rewind(out / "rounds.jsonl", keep)
 
 
 def _groups(progress: Progress) -> list[tuple[str, tuple[MixtureState, ...]]]:
