@@ -8,4 +8,4 @@ different wire versions refuse each other before the first round, whatever their
 from __future__ import annotations
 
 __version__ = "0.1.0"
-WIRE_VERSION = 1
+WIRE_VERSION = 2

@@ -114,6 +114,10 @@ class ServerSession(Protocol):
         """Silos whose message the present step still awaits."""
 
     @property
+    def state(self) -> str:
+        """The step in progress; ``"uploads"`` while silos upload."""
+
+    @property
     def totals_out(self) -> bool:
         """Whether the silos may know the totals: a repeat from the same starting models then needs the same cohort, or
         one that leaves out at least c + 2 silos."""

@@ -277,6 +277,20 @@ class Journal:
                 head["roster"] = {"version": version, "digest": digest.hex()}
                 self._write(_HEAD, head)
 
+    def note_beacon(self, run_id: str, beacon: bytes) -> None:
+        """Take part in one beacon of a run, ever: call before witnessing it. Idempotent.
+
+        Raises:
+            PolicyRefusal: another beacon was witnessed here for this run.
+            JournalError: damaged or not writable.
+        """
+        with self._store.lock():
+            head = self._head()
+            known = head.setdefault("beacons", {})
+            if known.setdefault(run_id, beacon.hex()) != beacon.hex():
+                raise PolicyRefusal("another beacon of this run was agreed on before; start a new run")
+            self._write(_HEAD, head)
+
     def roster_version(self) -> int:
         """Highest roster version seen; 0 for none."""
         with self._store.lock():

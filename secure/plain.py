@@ -182,6 +182,11 @@ class PlainServer(ServerMachine):
         return self._to_all(self._proposal)
 
     @property
+    def state(self) -> str:
+        """The step in progress, for logs."""
+        return "done" if self._done else "uploads" if self._inbox else "joins"
+
+    @property
     def waiting_for(self) -> tuple[SiloId, ...]:
         """Silos whose message the present step still awaits."""
         got: Mapping[SiloId, object] = self._uploaded if self._inbox else self._joined

@@ -19,6 +19,7 @@ EXCLUDED = {
     "device_args": "a party's own hardware; FedML's agents rewrite worker_num",
     "comm_args": "addresses and files of the transport differ from party to party",
     "tracking_args": "what a party writes down, and where",
+    "fedgmi_args.on_silo_error": "what the server does when a silo fails; changes no result",
     "fedgmi_args.secure.deadlines": "the server's patience; changes no result and weakens nothing",
 }
 """Left out of ``Config.digest``. What only FedML's agents add (run_id, client_id_list, client_id, server_id, log
@@ -33,6 +34,28 @@ def digest(values: dict[str, Any], excluded: Collection[str]) -> str:
     kept = _without(values, excluded, "")
     canonical = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hashlib.sha256(b"fedgmi/config/1\0" + canonical.encode()).hexdigest()
+
+
+def item_digests(values: dict[str, Any], excluded: Collection[str]) -> dict[str, bytes]:
+    """Dotted key → first 8 bytes of its value's SHA-256, for every key that counts: two parties that differ find out
+    where, without showing each other a value."""
+    found: dict[str, bytes] = {}
+    _collect(_without(values, excluded, ""), "", found)
+    return found
+
+
+def _collect(values: dict[str, Any], prefix: str, found: dict[str, bytes]) -> None:
+    for key, value in sorted(values.items()):
+        if isinstance(value, dict) and value:
+            _collect(value, f"{prefix}{key}.", found)
+        else:
+            canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+            found[f"{prefix}{key}"] = hashlib.sha256(canonical.encode()).digest()[:8]
+
+
+def first_difference(ours: dict[str, bytes], theirs: dict[str, bytes]) -> str | None:
+    """The first key whose values differ, or that only one of the two has; ``None`` where all agree."""
+    return next((key for key in sorted({*ours, *theirs}) if ours.get(key) != theirs.get(key)), None)
 
 
 def _without(values: dict[str, Any], excluded: Collection[str], prefix: str) -> dict[str, Any]:

@@ -120,6 +120,12 @@ class SecureArgs(Section):
 class FedgmiArgs(Section):
     """The algorithm's own settings."""
 
+    on_silo_error: Literal["continue", "stop"] = Field(
+        default="continue",
+        description="When a silo's local work fails: go on without it in this round, or end the run for all, with the "
+        "last whole models.",
+    )
+
     components: Count = Field(default=2, description="Number of components M: VAEs and experts.")
     affinity: Affinity = Field(default=Affinity(), description="How one sample is scored against the components.")
     initialisation: Initialisation = Field(default=Initialisation(), description="Candidates, selection, warm-up.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedgmi_fedml.config.agreement import CHANGES_RESULTS, EXCLUDED, digest
+from fedgmi_fedml.config.agreement import CHANGES_RESULTS, EXCLUDED, digest, item_digests
 from fedgmi_fedml.config.base import Section
 from fedgmi_fedml.config.method import FedgmiArgs
 from fedgmi_fedml.config.reader import dump_yaml
@@ -36,6 +36,10 @@ class Config(Section):
     def digest(self) -> str:
         """SHA-256, 64 hex digits, of what must agree between parties; ``agreement.EXCLUDED`` lists what need not."""
         return digest(self.model_dump(), EXCLUDED)
+
+    def item_digests(self) -> dict[str, bytes]:
+        """``digest`` key by key, to name the first difference (``agreement.item_digests``)."""
+        return item_digests(self.model_dump(), EXCLUDED)
 
     def run_digest(self) -> str:
         """SHA-256, 64 hex digits, of everything that changes a run's results: also the numbers of silos."""

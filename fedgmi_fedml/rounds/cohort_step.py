@@ -57,19 +57,22 @@ class StepContext:
     send: Callable[[int, Message], None]
     roster_digest: bytes
     exposure: Exposure
+    note_exposed: Callable[[], None]
     ready_seconds: float
     step_seconds: float
+    upload_seconds: float
 
 
 class CohortStep:
     """Drives one plan to its outcome. Sans I/O: it never waits; ``deadline`` says that the present wait is over."""
 
     def __init__(self, context: StepContext, plan: Plan) -> None:
-        self._context, self.plan = context, plan
+        self._context, self.plan, self._first = context, plan, plan.attempt
         self._present = set(plan.cohort)
         self._ready: set[int] = set()
         self._session: ServerSession | None = None
         self._aborted: ServerSession | None = None
+        self._noted: ServerSession | None = None
         self._cohort: tuple[int, ...] = ()
         self.outcome: Outcome | None = None
 
@@ -85,12 +88,15 @@ class CohortStep:
     @property
     def stage_seconds(self) -> float:
         """How long the present stage may last."""
-        return self._context.ready_seconds if self._session is None else self._context.step_seconds
+        if self._session is None:
+            return self._context.ready_seconds
+        return self._context.upload_seconds if self._session.state == "uploads" else self._context.step_seconds
 
     def begin(self) -> None:
         """Announce the plan to its cohort."""
         for silo in self.plan.cohort:
             self._context.send(silo, self.plan)
+        self._start_if_ready()  # at once, and in vain, where nobody is there
 
     def handle(self, silo: int, message: Ready | InSession) -> None:
         """Take one message of this step; messages of other attempts and of silos outside the cohort are ignored."""
@@ -156,13 +162,12 @@ class CohortStep:
                     if to is not None and to in self._present:
                         self._context.send(to, InSession(plan.phase, plan.round, plan.attempt, plan.group, payload))
                 case SessionReleased(aggregate):
-                    self._expose()
                     self.outcome = Outcome(plan, aggregate, aggregate.open)
                 case SessionSurveyed(is_open, _):
-                    self._expose()
                     self.outcome = Outcome(plan, None, is_open)
                 case SessionAbortedEvent(reason, culprits):
                     self._retry(reason, culprits)
+        self._expose()
 
     def _retry(self, reason: str, culprits: tuple[int, ...]) -> None:
         """Repeat with fresh keys and without those at fault. Trained updates are kept by the silos."""
@@ -170,20 +175,20 @@ class CohortStep:
         self._present -= set(culprits)
         self._ready = set()
         self._expose()
-        self._present = set(
-            self._context.exposure.choose(self.plan.start_digest, self._present)
-        )
-        if self.plan.attempt + 1 >= MAX_ATTEMPTS or not self._present:
+        self._present = set(self._context.exposure.choose(self.plan.start_digest, self._present))
+        if self.plan.attempt + 1 - self._first >= MAX_ATTEMPTS or not self._present:
             self._fail(reason)
             return
         self.plan = replace(self.plan, attempt=self.plan.attempt + 1, cohort=tuple(sorted(self._present)))
         self.begin()
 
     def _expose(self) -> None:
-        """Remember whose totals are out, for whatever starts from the same models later."""
+        """Remember whose totals are out, on the disk before they leave, for what starts from the same models later."""
         session = self._session or self._aborted
-        if session is not None and session.totals_out:
+        if session is not None and session.totals_out and session is not self._noted:
+            self._noted = session
             self._context.exposure.note(self.plan.start_digest, self._cohort)
+            self._context.note_exposed()
 
     def _fail(self, reason: str) -> None:
         self.outcome = Outcome(self.plan, reason=reason)

@@ -6,7 +6,7 @@ proposal (``secure``, "One release per starting point"). So a repeat takes the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from secure.beacon import draw
 from secure.errors import InputError
@@ -18,11 +18,19 @@ class Exposure:
     Args:
         beacon: draws who else sits out; not the server's choice.
         colluders: c.
+        known: cohorts whose totals came out before the server was restarted.
     """
 
-    def __init__(self, beacon: bytes, colluders: int) -> None:
+    def __init__(
+        self, beacon: bytes, colluders: int, known: Mapping[bytes, tuple[tuple[int, ...], ...]] | None = None
+    ) -> None:
         self._beacon, self._apart = beacon, colluders + 2
-        self._cohorts: dict[bytes, list[tuple[int, ...]]] = {}
+        self._cohorts = {start: list(cohorts) for start, cohorts in (known or {}).items()}
+
+    @property
+    def cohorts(self) -> dict[bytes, tuple[tuple[int, ...], ...]]:
+        """By starting models, in order."""
+        return {start: tuple(cohorts) for start, cohorts in self._cohorts.items()}
 
     def note(self, start: bytes, cohort: tuple[int, ...]) -> None:
         """This cohort's totals are out."""

@@ -27,6 +27,9 @@ from fedgmi_fedml.rounds.wire import Plan
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 3
+"""Rounds in a row without a result that end the run."""
+
 STARVED = 3
 """Warm-up rounds in a row that a component stays closed before it is reseeded."""
 
@@ -73,7 +76,8 @@ class FedGMI:
     def __init__(self, save: Save = lambda progress: None, resume: Progress | None = None) -> None:
         self._save = save
         self.progress = resume or Progress()
-        self.outcome = "running"
+        self.outcome, self.reason = "running", ""
+        self._lost = 0
 
     def __call__(self, run: ServerRun) -> Script:
         """The whole run."""
@@ -103,7 +107,7 @@ class FedGMI:
 
     def _moments(self) -> Script:
         """One survey of all silos; the server learns nothing but that it took place."""
-        plan = Plan(MOMENTS, 0, 0, 0, self.run.available, self.progress.state.digest, survey=True)
+        plan = self._plan(MOMENTS, 0, self.run.available, self.progress.state.digest, survey=True)
         (outcome,) = yield from self.run.steps([plan], [self.progress.state])
         self._record(MOMENTS, 0, [outcome])
         if outcome.failed:
@@ -113,17 +117,23 @@ class FedGMI:
 
     def _candidates(self) -> Script:
         """Every draw: disjoint cohorts, each training its own copy of one random VAE (algorithm.md, A)."""
-        draws, rounds = self.phases.candidate_draws(len(self.run.available)), self.start.candidate_rounds
+        here, size = len(self.run.members), self.start.cohort_size
+        if here < size:
+            raise RunError(
+                f"{here} silos joined, and a candidate needs cohorts of {size} (fedgmi_args.initialisation.cohort_size): "
+                "wait for more silos (fedgmi_args.secure.deadlines.join), and start the run again"
+            )
+        draws, rounds = self.phases.candidate_draws(here), self.start.candidate_rounds
         self._announce("candidates", draws * rounds)
         for number in range(self.progress.round, draws * rounds):
             index = number // rounds
-            cohorts = self.phases.candidate_cohorts(index, self.run.beacon, self.run.available)
+            cohorts = self.phases.candidate_cohorts(index, self.run.beacon, self.run.members)
             current = list(self.progress.candidates)
             if number % rounds == 0:
                 current += [self.phases.candidate_start(index)] * len(cohorts)
             first = len(current) - len(cohorts)
             plans = [
-                Plan(CANDIDATES, number, 0, group, cohort, current[first + group].digest)
+                self._plan(CANDIDATES, number, cohort, current[first + group].digest, group=group)
                 for group, cohort in enumerate(cohorts)
             ]
             outcomes = yield from self.run.steps(plans, current[first:])
@@ -131,11 +141,16 @@ class FedGMI:
                 current[first + group] = self._apply(outcome, current[first + group])
             self._record(CANDIDATES, number, outcomes)
             self._advance(round=number + 1, candidates=tuple(current))
+            if self._is_over(outcomes):
+                return
         self._select()
 
     def _select(self) -> None:
         """Greedy max–min over pairwise KL (algorithm.md, B): a pure function of the candidates."""
-        candidates, components = self.progress.candidates, self.phases.components
+        candidates, components = self._trained(self.progress.candidates), self.phases.components
+        if len(candidates) < components:
+            self._fail(f"only {len(candidates)} candidates could be trained, for {components} components")
+            return
         seed = derive_seed(self.phases.seed, "selection")
         if self.start.selection == "random":
             chosen = select_random(len(candidates), components, seed)
@@ -148,6 +163,13 @@ class FedGMI:
             self._advance(phase=WARMUP, round=0, candidates=spare, state=state, starved=(0,) * components)
         else:
             self._advance(phase=ROUNDS, round=0, candidates=(), state=state)
+
+    def _trained(self, candidates: tuple[MixtureState, ...]) -> tuple[MixtureState, ...]:
+        """Those that some cohort really trained: one left as it began is unlike all others, and would be chosen."""
+        cohorts = len(self.phases.candidate_cohorts(0, self.run.beacon, self.run.members))
+        draws = range(-(-len(candidates) // cohorts))
+        begun = {self.phases.candidate_start(index).digest for index in draws}
+        return tuple(candidate for candidate in candidates if candidate.digest not in begun)
 
     def _divergence(self, vaes: list) -> torch.Tensor:  # type: ignore[type-arg]
         """Symmetrised KL of every two VAEs, (C, C) nats, from decoded samples."""
@@ -165,16 +187,18 @@ class FedGMI:
             state, beta = self.progress.state, beta_schedule(self.progress.warmed, b0, b1)
             everyone = self.run.available
             survey = yield from self.run.steps(
-                [Plan(WARMUP, 2 * number, 0, 0, everyone, state.digest, survey=True, beta=beta)], [state]
+                [self._plan(WARMUP, 2 * number, everyone, state.digest, survey=True, beta=beta)], [state]
             )
             outcomes = yield from self.run.steps(
-                [Plan(WARMUP, 2 * number + 1, 0, 0, everyone, state.digest, beta=beta)], [state]
+                [self._plan(WARMUP, 2 * number + 1, everyone, state.digest, beta=beta)], [state]
             )
             end = self._apply(outcomes[0], state)
             rises = all(outcomes[0].open) and not outcomes[0].failed
             end = end if outcomes[0].failed else self._reseed(number, end, outcomes[0].open)
             self._record(WARMUP, number, [*outcomes], beta=beta, surveyed=not survey[0].failed)
             self._advance(round=number + 1, state=end, warmed=self.progress.warmed + rises)
+            if self._is_over(outcomes):
+                return
         self._advance(phase=ROUNDS, round=0, candidates=())
 
     def _reseed(self, number: int, state: MixtureState, is_open: tuple[bool, ...]) -> MixtureState:
@@ -203,21 +227,14 @@ class FedGMI:
             experts, router = self.phases.initial_experts(), self.phases.initial_router()
             self._advance(state=replace(self.progress.state, experts=experts, router=router))
         self._announce("rounds", train.comm_round)
-        lost = 0
         for number in range(self.progress.round, train.comm_round):
             state = self.progress.state
-            cohort = self.phases.round_cohort(number, self.run.beacon, self.run.available)
-            plan = Plan(
-                ROUNDS, number, 0, 0, cohort, state.digest,
-            )  # fmt: skip
-            (outcome,) = yield from self.run.steps([plan], [state])
+            cohort = self.phases.round_cohort(number, self.run.beacon, self.run.silos)
+            (outcome,) = yield from self.run.steps([self._plan(ROUNDS, number, cohort, state.digest)], [state])
             self._judge(number, outcome, state)
             self._record(ROUNDS, number, [outcome])
             self._advance(round=number + 1, state=self._apply(outcome, state))
-            lost = lost + 1 if outcome.failed else 0
-            if lost >= 3:
-                self.outcome = "failed"
-                log.error("rounds %d to %d reached no result (%s)", number - 2, number, outcome.reason)
+            if self._is_over([outcome]):
                 return
             patience = train.early_stopping_rounds
             if patience is not None and self.progress.stale >= patience:
@@ -238,7 +255,7 @@ class FedGMI:
     def _evaluate(self) -> Script:
         """Accuracy of the final models, as one more secure sum; they may be the best."""
         state = self.progress.state
-        plan = Plan(EVALUATE, 0, 0, 0, self.run.available, state.digest)
+        plan = self._plan(EVALUATE, 0, self.run.available, state.digest)
         (outcome,) = yield from self.run.steps([plan], [state])
         accuracy = mean_metric(outcome, "validation")
         if self.progress.best is None or accuracy is None or accuracy >= self.progress.best_accuracy:
@@ -253,10 +270,32 @@ class FedGMI:
         state = self.progress.state
         if not failed:
             self.outcome = "finished"
-        reason = "three rounds in a row reached no result" if failed else "all rounds done"
-        yield from self.run.finish(reason, state, self.progress.best or state, failed)
+        yield from self.run.finish(self.reason or "all rounds done", state, self.progress.best or state, failed)
 
     # ---- bookkeeping ---------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, phase: str, number: int, drawn: tuple[int, ...], start: bytes, *, group: int = 0, survey: bool = False,
+        beta: float = 0.0,
+    ) -> Plan:  # fmt: skip
+        """A plan for those of a drawn cohort that are there."""
+        there = set(self.run.available)
+        cohort = tuple(silo for silo in drawn if silo in there)
+        return Plan(phase, number, self.run.first_attempt, group, cohort, start, survey, beta)
+
+    def _is_over(self, outcomes: list[Outcome]) -> bool:
+        """Whether the run must end: a silo's failure is to stop it, or three steps in a row reached no result."""
+        self._lost = self._lost + 1 if all(outcome.failed for outcome in outcomes) else 0
+        if self.run.stop_reason:
+            self._fail(self.run.stop_reason)
+        elif self._lost >= PATIENCE:
+            self._fail(f"{PATIENCE} rounds in a row reached no result; the last: {outcomes[-1].reason}")
+        return self.outcome == "failed"
+
+    def _fail(self, reason: str) -> None:
+        """End with the last whole models."""
+        self.outcome, self.reason = "failed", reason
+        log.error("the run ends early: %s", reason)
 
     def _apply(self, outcome: Outcome, state: MixtureState) -> MixtureState:
         """The next state; a failed step, or one with nothing open, leaves it as it was."""

@@ -20,6 +20,7 @@ import torch
 
 from fedgmi_fedml.affinity import responsibilities
 from fedgmi_fedml.data import SiloData, TableMoments, apply_moments, table_statistics
+from fedgmi_fedml.errors import DataError
 from fedgmi_fedml.initialisation import pair_statistics, survey_statistics, warmup_responsibilities, whitening
 from fedgmi_fedml.local_training import TrainSettings, expert_predictions, train_expert, train_vae
 from fedgmi_fedml.mixture import MixtureState
@@ -67,6 +68,11 @@ class FedGMIWork:
 
     def work(self, plan: Plan, state: MixtureState) -> LocalUpdate:
         """See ``LocalWork``."""
+        if plan.phase != MOMENTS and self.data.needs_moments:
+            raise DataError(
+                "this silo joined after the table's moments had been summed, so it cannot standardise its rows: it can "
+                "take part in the next run"
+            )
         step: Callable[[Plan, MixtureState], LocalUpdate] = {
             MOMENTS: self._moments,
             CANDIDATES: self._candidate,

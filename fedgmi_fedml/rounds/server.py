@@ -14,13 +14,13 @@ from pathlib import Path
 
 from fedgmi_fedml.errors import RunError
 from fedgmi_fedml.mixture import MixtureState
+from fedgmi_fedml.rounds.admission import Admission, Script, Wait
+from fedgmi_fedml.rounds.agreement import Agreement
 from fedgmi_fedml.rounds.cohort_step import CohortStep, Outcome, StepContext
 from fedgmi_fedml.rounds.exposure import Exposure
 from fedgmi_fedml.rounds.models_codec import encode_models
 from fedgmi_fedml.rounds.phases import Phases
 from fedgmi_fedml.rounds.wire import (
-    Beacon,
-    Commitments,
     Failed,
     Finish,
     Finished,
@@ -32,12 +32,13 @@ from fedgmi_fedml.rounds.wire import (
     Released,
     Reveal,
     WireError,
+    Witness,
     decode,
     encode,
+    looks_like_join,
 )
 from fedgmi_fedml.version import WIRE_VERSION
 from secure.api import Credentials, encode_aggregate
-from secure.beacon import commitment, from_reveals
 from secure.keys import RandomBytes
 
 Notify = Callable[[str, dict[str, object]], None]
@@ -50,18 +51,6 @@ class Outgoing:
 
     to: int
     payload: bytes
-
-
-@dataclass
-class Wait:
-    """What a script waits for: ``ready`` says whether it may go on, ``seconds`` how long at most."""
-
-    ready: Callable[[], bool]
-    stage: Callable[[], str]
-    seconds: Callable[[], float]
-
-
-Script = Generator[Wait, bool, None]
 
 
 @dataclass
@@ -85,6 +74,11 @@ class ServerRun:
         credentials: the server's identity and the roster; ``None`` with back-end ``none``.
         spool_dir: where uploads wait until they are complete.
         notify: told of every event that the server may know.
+        class_names: the agreed classes in order; ``None``: as the first silo to join says.
+        agreed: what the silos agreed on before an earlier server process of this run ended.
+        keep: told of every change of the agreement, before any message that rests on it leaves.
+        first_attempt: number of every step's first attempt: higher in each server process of a run, for silos take
+            part in an attempt only once.
         random: operating system randomness; injected in tests.
     """
 
@@ -95,6 +89,10 @@ class ServerRun:
     credentials: Credentials | None
     spool_dir: Path
     notify: Notify = lambda event, fields: None
+    class_names: tuple[str, ...] | None = None
+    agreed: Agreement | None = None
+    keep: Callable[[Agreement], None] = lambda agreement: None
+    first_attempt: int = 0
     random: RandomBytes = os.urandom
     outgoing: deque[Outgoing] = field(default_factory=deque)
     traffic: dict[str, Traffic] = field(default_factory=dict)
@@ -102,19 +100,21 @@ class ServerRun:
     finished: bool = False
 
     def __post_init__(self) -> None:
-        self._joined: dict[int, Join] = {}
-        self._nonces: dict[int, bytes] = {}
+        self.admission = Admission(
+            self.phases, self.silos, self.run_id, self.credentials, self.class_names, self.send, self.notify,
+            self.keep, self.agreed,
+        )  # fmt: skip
         self._left: set[int] = set()
         self._steps: list[CohortStep] = []
         self._holds: dict[int, bytes] = {}
-        self.beacon = b""
         self._exposure = Exposure(b"", 0)
+        self.stop_reason = ""
         self._encoded: tuple[Message | None, bytes] = (None, b"")
         self._script = self.script(self)
         self._wait: Wait | None = None
         deadlines = self.phases.config.fedgmi_args.secure.deadlines
         self._join_seconds, self._ready_seconds = float(deadlines.join), float(deadlines.ready)
-        self._step_seconds = float(deadlines.step)
+        self._step_seconds, self._upload_seconds = float(deadlines.step), float(deadlines.upload)
 
     # ---- the pump's side -----------------------------------------------------------------------------------------
 
@@ -132,6 +132,8 @@ class ServerRun:
             self._take(silo, decode(payload))
         except WireError as error:
             self.notify("refused", {"silo": silo, "reason": str(error)})
+            if looks_like_join(payload) and silo not in self.admission.present:
+                self.admission.refuse(silo, f"the server speaks wire version {WIRE_VERSION}; {error}")
         return self._advance()
 
     def deadline(self) -> Iterable[Outgoing]:
@@ -139,9 +141,10 @@ class ServerRun:
         return self._advance(timed_out=True)
 
     def lost(self, silo: int) -> Iterable[Outgoing]:
-        """The transport says that this silo is gone."""
-        for step in self._steps:
-            step.lost(silo)
+        """The transport says that this silo is gone; it may join again at any time."""
+        if silo in self.admission.present:
+            self.notify("left", {"silo": silo})
+        self._forget(silo)
         return self._advance()
 
     @property
@@ -157,29 +160,33 @@ class ServerRun:
     # ---- the script's side ---------------------------------------------------------------------------------------
 
     def gather(self) -> Script:
-        """Wait for all silos to join, then agree on the beacon from committed nonces."""
-        timed_out = yield Wait(lambda: len(self._joined) == len(self.silos), lambda: "join", lambda: self._join_seconds)
-        if timed_out:
-            self.notify("absent", {"silos": [s for s in self.silos if s not in self._joined]})
-        commitments = {silo: join.nonce_commitment for silo, join in sorted(self._joined.items())}
-        for silo in commitments:
-            self.send(silo, Commitments(commitments))
-        yield Wait(lambda: len(self._nonces) == len(commitments), lambda: "beacon", lambda: self._step_seconds)
-        nonces = dict(sorted(self._nonces.items()))
-        missing = sorted(set(commitments) - set(nonces))
-        if missing or not nonces:  # a beacon from a part of the commitments could be steered by withholding
-            raise RunError(f"silos {missing} did not reveal their nonces: start the run again, without them if need be")
-        self.beacon = from_reveals(
-            {silo: (commitments[silo], nonce) for silo, nonce in nonces.items()}, self.run_id.encode()
-        )
-        self._exposure = Exposure(self.beacon, self.phases.config.fedgmi_args.secure.rules.colluders)
-        for silo in self.available:
-            self.send(silo, Beacon(nonces))
+        """Wait for the silos to join; agree on the beacon from committed nonces, or go on with the run's own."""
+        yield from self.admission.gather(self._join_seconds, self._step_seconds)
+        agreed = self.agreement
+        if agreed is None:
+            raise RunError("the silos agreed on no beacon: start the run again")
+        colluders = self.phases.config.fedgmi_args.secure.rules.colluders
+        self._exposure = Exposure(agreed.beacon, colluders, agreed.exposed)
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """The run's beacon and what else must outlive this process; ``keep`` is told of every change."""
+        return self.admission.agreement
+
+    @property
+    def beacon(self) -> bytes:
+        """Draws every cohort."""
+        return self.agreement.beacon if self.agreement else b""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The silos whose nonces are in the beacon, ascending: the candidates' cohorts are drawn from them."""
+        return self.agreement.members if self.agreement else ()
 
     @property
     def available(self) -> tuple[int, ...]:
-        """Silos that have joined and revealed their nonce, ascending."""
-        return tuple(sorted(self._nonces))
+        """Silos that have joined and are there, ascending."""
+        return self.admission.available
 
     def steps(self, plans: Sequence[Plan], starts: Sequence[MixtureState]) -> Generator[Wait, bool, list[Outcome]]:
         """Run plans side by side (disjoint cohorts) to their outcomes; silos that lack the models get them first."""
@@ -191,14 +198,14 @@ class ServerRun:
             step.begin()
         where = f"{self.phase} {plans[0].round}"
         wait = Wait(
-            lambda: all(step.outcome for step in self._steps),
+            lambda: bool(self.stop_reason) or all(step.outcome for step in self._steps),
             lambda: f"{where}: " + "; ".join(step.stage for step in self._steps),
             lambda: max(step.stage_seconds for step in self._steps),
         )
         while (yield wait):
             for step in self._steps:
                 step.deadline()
-        outcomes = [step.outcome for step in self._steps if step.outcome]
+        outcomes = [step.outcome or Outcome(step.plan, reason=self.stop_reason) for step in self._steps]
         self._steps = []
         return outcomes
 
@@ -237,6 +244,12 @@ class ServerRun:
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
+    def _forget(self, silo: int) -> None:
+        self.admission.lost(silo)
+        self._holds.pop(silo, None)
+        for step in self._steps:
+            step.lost(silo)
+
     def _queue(self, silo: int, payload: bytes) -> None:
         traffic = self.traffic.setdefault(self.phase, Traffic())
         traffic.down += len(payload)
@@ -247,8 +260,11 @@ class ServerRun:
         roster = self.credentials.roster.digest() if self.credentials else bytes(32)
         return StepContext(
             self.run_id, self.phases, self.credentials, self.spool_dir, self.random, self.send, roster,
-            self._exposure, self._ready_seconds, self._step_seconds,
+            self._exposure, self._note_exposed, self._ready_seconds, self._step_seconds, self._upload_seconds,
         )  # fmt: skip
+
+    def _note_exposed(self) -> None:
+        self.admission.note_exposed(self._exposure.cohorts)
 
     def _provide(self, silos: Sequence[int], state: MixtureState, plan: Plan | None) -> None:
         """Send whole models to the silos that do not hold them and cannot work them out."""
@@ -266,11 +282,11 @@ class ServerRun:
     def _take(self, silo: int, message: Message) -> None:
         match message:
             case Join():
-                self._join(silo, message)
-            case Reveal(nonce=nonce):
-                joined = self._joined.get(silo)
-                if joined and len(nonce) == 32 and commitment(silo, nonce) == joined.nonce_commitment:
-                    self._nonces[silo] = nonce
+                if silo in self.available:  # back before its loss was noticed
+                    self._forget(silo)
+                self.admission.take(silo, message)
+            case Reveal() | Witness():
+                self.admission.take(silo, message)
             case Ready() | InSession():
                 if isinstance(message, Ready):
                     self.notify("ready", {"silo": silo})
@@ -283,31 +299,14 @@ class ServerRun:
                         step.handle(silo, message)
             case Failed():
                 self.notify("silo_failed", {"silo": silo, "round": message.round, "error": message.error_class})
+                if self.phases.config.fedgmi_args.on_silo_error == "stop":
+                    self.stop_reason = f"silo {silo} failed in {message.phase} {message.round}: {message.error_class}"
                 for step in self._steps:
                     step.lost(silo)
             case Finished():
                 self._left.add(silo)
             case _:
                 self.notify("refused", {"silo": silo, "reason": f"{type(message).__name__} is not for the server"})
-
-    def _join(self, silo: int, join: Join) -> None:
-        """Admit a silo whose announcement agrees with the server's in every field; name the first difference else."""
-        phases = self.phases
-        expected = {
-            "wire version": (join.wire_version, WIRE_VERSION),
-            "back-end": (join.backend, phases.config.fedgmi_args.secure.backend),
-            "input shape": (tuple(join.input_shape), tuple(phases.shape.input_shape)),
-            "number of classes": (len(join.class_names), phases.shape.classes),
-            "model schema": (join.models_schema, phases.schema_digest()),
-            "configuration digest": (join.config_digest, phases.config.digest()),
-        }
-        for what, (theirs, ours) in expected.items():
-            if theirs != ours:
-                self.notify("refused", {"silo": silo, "reason": f"{what} differs from the server's"})
-                self.send(silo, Finish(f"{what} differs from the server's", b"", b"", failed=True))
-                return
-        if silo in self.silos and silo not in self._joined:
-            self._joined[silo] = join
 
     def _advance(self, timed_out: bool = False) -> Iterable[Outgoing]:
         while not self.finished and self._wait and (timed_out or self._wait.ready()):

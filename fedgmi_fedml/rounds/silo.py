@@ -14,11 +14,15 @@ import numpy as np
 
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.packing import FloatVector
+from fedgmi_fedml.rounds.admission import MAX_GATHERS
+from fedgmi_fedml.rounds.agreement import witness, witnessed_by
 from fedgmi_fedml.rounds.models_codec import decode_models
-from fedgmi_fedml.rounds.phases import EVALUATE, Phases
+from fedgmi_fedml.rounds.phases import CANDIDATES, EVALUATE, Phases
 from fedgmi_fedml.rounds.store import StateStore
 from fedgmi_fedml.rounds.update import LocalUpdate, LocalWork
 from fedgmi_fedml.rounds.wire import (
+    Again,
+    Agreed,
     Beacon,
     Commitments,
     Failed,
@@ -33,6 +37,7 @@ from fedgmi_fedml.rounds.wire import (
     Released,
     Reveal,
     WireError,
+    Witness,
     decode,
     encode,
 )
@@ -50,7 +55,7 @@ from secure.api import (
     open_silo,
 )
 from secure.beacon import commitment, from_reveals
-from secure.errors import SecureError
+from secure.errors import ProtocolError, SecureError
 from secure.journal import Journal
 from secure.keys import RandomBytes
 from secure.types import Contribution, Totals
@@ -70,7 +75,7 @@ class SiloRun:
         class_names: the agreed classes, in order.
         credentials, journal: identity, roster, policy and what outlives a round; ``None`` with back-end ``none``.
         spool_dir: where the trained update waits for its turn.
-        nonce: this silo's part of the beacon (from the system, or derived from the seed where the run says so).
+        nonce: makes this silo's part of the beacon (from the system, or from the seed where the run says so).
         random: operating system randomness; injected in tests.
         on_error: called with an exception of the local work; the server learns its class only.
     """
@@ -78,15 +83,18 @@ class SiloRun:
     def __init__(
         self, silo: int, phases: Phases, work: LocalWork, store: StateStore, *, run_id: str,
         class_names: tuple[str, ...], credentials: Credentials | None, journal: Journal | None, spool_dir: Path,
-        nonce: bytes, random: RandomBytes = os.urandom, on_error: Callable[[Exception], None] = lambda error: None,
+        nonce: Callable[[], bytes], random: RandomBytes = os.urandom,
+        on_error: Callable[[Exception], None] = lambda error: None,
     ) -> None:  # fmt: skip
         self.silo, self.phases, self.work, self.store = silo, phases, work, store
         self._run_id, self._class_names = run_id, class_names
         self._credentials, self._journal, self._random = credentials, journal, random
-        self._spool, self._nonce, self._on_error = spool_dir / f"update-{silo}.f32", nonce, on_error
+        self._spool, self._new_nonce, self._on_error = spool_dir / f"update-{silo}.f32", nonce, on_error
+        self._nonce, self._reveals = b"", 0
         self._roster_digest = credentials.roster.digest() if credentials else bytes(32)
         self._commitments: dict[int, bytes] = {}
         self._beacon = b""
+        self._members: tuple[int, ...] = ()
         self._plan: Plan | None = None
         self._update: LocalUpdate | None = None
         self._update_of: tuple[str, int, bytes] | None = None
@@ -95,14 +103,18 @@ class SiloRun:
 
     # ---- the pump's side -----------------------------------------------------------------------------------------
 
-    def start(self) -> Iterable[bytes]:
-        """Ask to join."""
+    def start(self) -> Iterator[bytes]:
+        """Ask to join; again after the link or the server was lost. What a session left open is erased first."""
+        yield from self.deadline()
+        self._session, self._plan = None, None
+        self._nonce, self._commitments = self._new_nonce(), {}
+        config = self.phases.config
         join = Join(
-            self.silo, WIRE_VERSION, __version__, self.phases.config.fedgmi_args.secure.backend,
-            self.phases.config.digest(), self._class_names, tuple(self.phases.shape.input_shape),
+            self.silo, WIRE_VERSION, __version__, config.fedgmi_args.secure.backend, config.digest(),
+            config.item_digests(), self._class_names, tuple(self.phases.shape.input_shape),
             self.phases.schema_digest(), commitment(self.silo, self._nonce),
         )  # fmt: skip
-        return [encode(join)]
+        yield encode(join)
 
     def handle(self, payload: bytes) -> Iterator[bytes]:
         """Take one message from the server; yields the replies. Garbage and messages out of turn are ignored."""
@@ -123,11 +135,13 @@ class SiloRun:
     def _take(self, message: Message) -> Iterator[bytes]:
         match message:
             case Commitments(commitments=commitments):
-                if commitments.get(self.silo) == commitment(self.silo, self._nonce) and not self._commitments:
-                    self._commitments = dict(commitments)
-                    yield encode(Reveal(self.silo, self._nonce))
+                yield from self._reveal(commitments)
+            case Again(reason=reason):
+                yield from self._again(reason)
             case Beacon(nonces=nonces):
-                self._agree(nonces)
+                yield from self._agree(nonces)
+            case Agreed():
+                self._take_over(message)
             case Models():
                 if message.digest not in self.store:
                     self.store.put(decode_models(message))
@@ -162,23 +176,76 @@ class SiloRun:
                 return
         yield encode(Ready(self.silo, plan.phase, plan.round, plan.attempt, plan.group))
 
-    def _agree(self, nonces: dict[int, bytes]) -> None:
+    def _again(self, reason: str) -> Iterator[bytes]:
+        """Join with a fresh nonce, for the server says that a silo vanished while the beacon was made."""
+        if not self._beacon:
+            log.info("silo %d: joining again: %s", self.silo, reason)
+            yield from self.start()
+
+    def _reveal(self, commitments: dict[int, bytes]) -> Iterator[bytes]:
+        """This silo's nonce, once per set of commitments that has it, and a few times at most: else a server could draw
+        until it likes the cohorts."""
+        if commitments.get(self.silo) != commitment(self.silo, self._nonce) or self._commitments or self._beacon:
+            return
+        if self._reveals >= MAX_GATHERS:
+            log.warning("silo %d: the server wants to draw the cohorts too often: refused", self.silo)
+            return
+        self._reveals += 1
+        self._commitments = dict(commitments)
+        yield encode(Reveal(self.silo, self._nonce))
+
+    def _agree(self, nonces: dict[int, bytes]) -> Iterator[bytes]:
         """The beacon from everybody's nonces: with this silo's own among them, nobody else can have steered it."""
         if self._beacon or set(nonces) != set(self._commitments) or nonces.get(self.silo) != self._nonce:
             log.warning("silo %d: nonces that do not belong to the commitments", self.silo)
             return
         try:
             reveals = {silo: (self._commitments[silo], nonce) for silo, nonce in nonces.items()}
-            self._beacon = from_reveals(reveals, self._run_id.encode())
+            beacon, members = from_reveals(reveals, self._run_id.encode()), tuple(sorted(nonces))
+            if self._journal is not None:
+                self._journal.note_beacon(self._run_id, beacon)
         except SecureError as error:
             log.warning("silo %d: %s", self.silo, error)
+            return
+        self._beacon, self._members = beacon, members
+        if self._credentials is not None:
+            yield encode(Witness(self.silo, witness(self._credentials.identity, self._run_id, beacon, members)))
+
+    def _take_over(self, message: Agreed) -> None:
+        """The beacon of a run that began without this silo (or this process), on the word of more than c silos."""
+        if self._beacon:
+            if (self._beacon, self._members) != (message.beacon, message.members):
+                log.warning("silo %d: the server shows another beacon than the one agreed on", self.silo)
+            return
+        try:
+            if self._credentials is not None:
+                self._check_witnesses(self._credentials, message)
+            if self._journal is not None:
+                self._journal.note_beacon(self._run_id, message.beacon)
+        except SecureError as error:
+            log.warning("silo %d: %s", self.silo, error)
+            return
+        self._beacon, self._members = message.beacon, message.members
+
+    def _check_witnesses(self, credentials: Credentials, message: Agreed) -> None:
+        good = witnessed_by(credentials.roster, self._run_id, message.beacon, message.members, message.witnesses)
+        needed = self.phases.config.fedgmi_args.secure.rules.colluders + 1
+        if len(good) < needed:
+            raise ProtocolError(f"the run's beacon has {len(good)} witnesses of this roster, and needs {needed}")
 
     def _drawn_fairly(self, plan: Plan) -> bool:
         """Whether the plan's cohort lies within one that the beacon draws (the server chooses nobody)."""
         if not self._beacon or self.silo not in plan.cohort:
             return False
-        drawn = self.phases.drawn_cohorts(plan, self._beacon, tuple(sorted(self._commitments)))
-        return any(set(plan.cohort) <= set(cohort) for cohort in drawn)
+        silos = self._members if plan.phase == CANDIDATES else self._everyone
+        return any(set(plan.cohort) <= set(cohort) for cohort in self.phases.drawn_cohorts(plan, self._beacon, silos))
+
+    @property
+    def _everyone(self) -> tuple[int, ...]:
+        """All silos of the run, there or not: the server does not choose whom a cohort is drawn from either."""
+        if self._credentials is not None:
+            return tuple(entry.silo_id for entry in self._credentials.roster.silos)
+        return tuple(range(1, self.phases.config.train_args.client_num_in_total + 1))
 
     def _train(self, plan: Plan) -> LocalUpdate:
         state = self._start_of(plan)

@@ -1,7 +1,7 @@
 """What the drivers of a server and a silo say to each other: frozen messages, strict msgpack, nothing else.
 
-    silo → server        Join, Reveal, Ready, InSession, Failed, Finished
-    server → silo        Commitments, Beacon, Models, Plan, InSession, Released, Finish
+    silo → server        Join, Reveal, Witness, Ready, InSession, Failed, Finished
+    server → silo        Commitments, Beacon, Agreed, Again, Models, Plan, InSession, Released, Finish
 
 Session messages of ``secure`` travel inside ``InSession`` and mean nothing to this module. Nothing here carries a
 count, a proportion, a label or a path.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 
@@ -27,13 +27,15 @@ class WireError(RunError):
 
 @dataclass(frozen=True)
 class Join:
-    """A silo asks to take part. Everything that must agree between parties is in it, as digests or versions."""
+    """A silo asks to take part, or to take part again. Everything that must agree between parties is in it, as digests
+    or versions; ``config_items`` are the configuration's digests key by key."""
 
     silo: int
     wire_version: int
     package_version: str
     backend: str
     config_digest: str
+    config_items: dict[str, bytes]
     class_names: tuple[str, ...]
     input_shape: tuple[int, ...]
     models_schema: bytes
@@ -60,6 +62,30 @@ class Beacon:
     """All revealed nonces; every party derives the same beacon, from which all cohorts are drawn."""
 
     nonces: dict[int, bytes]
+
+
+@dataclass(frozen=True)
+class Witness:
+    """This silo's signature over the beacon that its nonce is in (``rounds.agreement``)."""
+
+    silo: int
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The run's beacon, for a silo that comes later or again: who is in it, and who witnessed it."""
+
+    beacon: bytes
+    members: tuple[int, ...]
+    witnesses: dict[int, bytes]
+
+
+@dataclass(frozen=True)
+class Again:
+    """A silo vanished before it had revealed its nonce: everybody starts over with ``Join`` and a fresh nonce."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -154,25 +180,10 @@ class Finished:
 
 
 Message = (
-    Join | Commitments | Reveal | Beacon | Models | Plan | Ready | InSession | Released | Failed | Finish | Finished
-)
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Join,
-        Commitments,
-        Reveal,
-        Beacon,
-        Models,
-        Plan,
-        Ready,
-        InSession,
-        Released,
-        Failed,
-        Finish,
-        Finished,
-    )
-}
+    Join | Commitments | Reveal | Beacon | Witness | Agreed | Again | Models | Plan | Ready | InSession | Released
+    | Failed | Finish | Finished
+)  # fmt: skip
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
@@ -203,6 +214,11 @@ def decode(payload: bytes) -> Message:
     return cls(*values)  # type: ignore[no-any-return]
 
 
+def looks_like_join(payload: bytes) -> bool:
+    """Whether bytes that could not be decoded are the ``Join`` of another wire version, which deserves an answer."""
+    return b"\xa4Join" in payload[:8]
+
+
 def _fits(declared: str, value: object) -> bool:
     """Whether ``value`` has the type that the field declares."""
     match declared:
@@ -216,6 +232,8 @@ def _fits(declared: str, value: object) -> bool:
             return isinstance(value, str)
         case "bytes":
             return isinstance(value, bytes)
+        case "dict[str, bytes]":
+            return isinstance(value, dict) and all(_fits("str", k) and _fits("bytes", v) for k, v in value.items())
         case "dict[int, bytes]":
             return isinstance(value, dict) and all(_fits("int", k) and _fits("bytes", v) for k, v in value.items())
     if declared.startswith("tuple[") and declared.endswith(", ...]"):

@@ -5,8 +5,6 @@ A host is told the same things in either case; keys are made inside it and only 
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,12 @@ from fedgmi_fedml.config import Config
 from fedgmi_fedml.data import Federation
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.rounds.local import FedGMIWork, Workbench
+from fedgmi_fedml.rounds.nonces import beacon_nonce
 from fedgmi_fedml.rounds.phases import ORDER, Phases
 from fedgmi_fedml.rounds.silo import SiloRun
-from fedgmi_fedml.rounds.silo_report import silo_report
+from fedgmi_fedml.rounds.silo_report import final_report
 from fedgmi_fedml.rounds.store import StateStore
-from fedgmi_fedml.rounds.update import Memory, memory_from_arrays, memory_to_arrays
+from fedgmi_fedml.rounds.update import memory_from_arrays, memory_to_arrays
 from secure.api import Credentials
 from secure.identity import Identity
 from secure.journal import Journal
@@ -98,7 +97,7 @@ class SiloHost:
             self._runs[i] = SiloRun(
                 i, phases, work, store, run_id=start.run_id, class_names=self.class_names,
                 credentials=self._credentials(i, start, config), journal=Journal() if start.roster else None,
-                spool_dir=self.scratch, nonce=self._nonce(i, config),
+                spool_dir=self.scratch, nonce=lambda silo=i: beacon_nonce(config, silo),  # type: ignore[misc]
                 on_error=lambda error, silo=i: self.errors.append((silo, error)),  # type: ignore[misc]
             )  # fmt: skip
         for i, run in self._runs.items():
@@ -126,12 +125,7 @@ class SiloHost:
 
     def _finish(self, work: FedGMIWork, final: MixtureState, best: MixtureState) -> None:
         """Figures under the final and (where another round was better) the best models."""
-        memory: Memory = work.memory
-        report = {"best": silo_report(work, best)} if best is not final else {}
-        work.memory = memory
-        report["final"] = silo_report(work, final)
-        report.setdefault("best", report["final"])
-        self._reports[work.silo] = report
+        self._reports[work.silo] = final_report(work, final, best)
         self.data[work.silo] = work.data  # a table is standardised now
 
     def _credentials(self, silo: int, start: Start, config: Config) -> Credentials | None:
@@ -143,10 +137,3 @@ class SiloHost:
             max_clip=config.fedgmi_args.secure.clip, min_cohort=rules.gate(),
         )  # fmt: skip
         return Credentials(self._identities[silo], start.roster, policy)
-
-    def _nonce(self, silo: int, config: Config) -> bytes:
-        """This silo's part of the beacon. In one process nobody can be cheated, so it may be repeatable."""
-        if config.fedgmi_args.secure.cohort_nonces == "system":
-            return os.urandom(32)
-        seed = config.common_args.random_seed
-        return hashlib.sha256(f"fedgmi/simulated nonce/{seed}/{silo}".encode()).digest()

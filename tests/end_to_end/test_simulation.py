@@ -213,7 +213,7 @@ def test_what_the_server_is_told_holds_no_count(small, tmp_path):
         return (payload,)
 
     small(fault=watch)
-    assert kinds == {"Join", "Reveal", "Ready", "InSession", "Finished"}
+    assert kinds == {"Join", "Reveal", "Witness", "Ready", "InSession", "Finished"}
 
 
 @pytest.mark.slow

@@ -34,8 +34,9 @@ def silo(tmp_path):
     phases = Phases(config, DataShape((1, 8, 8), 10))
     run = SiloRun(
         3, phases, Work(), StateStore(), run_id="r", class_names=("0",), credentials=None, journal=None,
-        spool_dir=tmp_path, nonce=NONCES[3],
+        spool_dir=tmp_path, nonce=lambda: NONCES[3],
     )  # fmt: skip
+    list(run.start())
     run.state = run.store.put(MixtureState(experts=phases.initial_experts()))
     return run
 

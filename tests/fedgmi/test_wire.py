@@ -9,8 +9,11 @@ from fedgmi_fedml.rounds import wire
 from fedgmi_fedml.rounds.wire import WireError, decode, encode
 
 MESSAGES = [
-    wire.Join(1, 1, "0.1.0", "masked", "ab", ("cat", "dog"), (1, 8, 8), b"s" * 32, b"n" * 32),
+    wire.Join(1, 1, "0.1.0", "masked", "ab", {"x.y": b"12345678"}, ("cat", "dog"), (1, 8, 8), b"s" * 32, b"n" * 32),
     wire.Commitments({1: b"a", 70: b"b"}),
+    wire.Witness(3, b"s" * 64),
+    wire.Agreed(b"b" * 32, (1, 2), {1: b"s" * 64}),
+    wire.Again("a silo vanished"),
     wire.Reveal(2, b"n"),
     wire.Beacon({1: b"a"}),
     wire.Models(b"d", b"tensors"),
