@@ -18,112 +18,17 @@ folder is not detected (see the promise).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from secure._files import write_atomic
+from secure._store import BINDINGS, HEAD, FolderStore, MemoryStore, Store
 from secure.errors import InputError, JournalError, PolicyRefusal
 from secure.types import SiloId
 
 FORMAT = "fedgmi-journal/1"
-_HEAD = "journal.json"
-_BINDINGS = "bindings"
-
-
-class _Store(Protocol):
-    """Named byte strings, replaced atomically."""
-
-    def lock(self) -> contextlib.AbstractContextManager[None]: ...
-
-    def read(self, name: str) -> bytes | None: ...
-
-    def write(self, name: str, data: bytes) -> None: ...
-
-    def bindings(self) -> list[str]: ...
-
-    def where(self, name: str) -> str: ...
-
-
-class _MemoryStore:
-    """For simulations and tests."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
-        self._lock = threading.Lock()
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        with self._lock:
-            yield
-
-    def read(self, name: str) -> bytes | None:
-        return self._files.get(name)
-
-    def write(self, name: str, data: bytes) -> None:
-        self._files[name] = data
-
-    def bindings(self) -> list[str]:
-        return sorted(name for name in self._files if name != _HEAD)
-
-    def where(self, name: str) -> str:
-        return f"journal in memory ({name})"
-
-
-class _FolderStore:
-    """One file a name, under a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            (folder / _BINDINGS).mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.chmod(0o700)
-        except OSError as error:
-            raise JournalError(f"journal folder {folder} cannot be used: {error.strerror}") from None
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        try:
-            descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise JournalError(f"journal folder {self._folder} cannot be used: {error.strerror}") from None
-        try:
-            if os.name == "posix":
-                import fcntl
-
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)  # frees the lock
-
-    def read(self, name: str) -> bytes | None:
-        try:
-            return (self._folder / name).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise JournalError(f"{self.where(name)} cannot be read: {error.strerror}") from None
-
-    def write(self, name: str, data: bytes) -> None:
-        try:
-            write_atomic(self._folder / name, data)
-        except OSError as error:
-            raise JournalError(f"{self.where(name)} cannot be written: {error.strerror}") from None
-
-    def bindings(self) -> list[str]:
-        try:
-            names = os.listdir(self._folder / _BINDINGS)
-        except OSError as error:
-            raise JournalError(f"{self.where(_BINDINGS)} cannot be read: {error.strerror}") from None
-        return sorted(f"{_BINDINGS}/{name}" for name in names if name.endswith(".json"))
-
-    def where(self, name: str) -> str:
-        return str(self._folder / name)
 
 
 class Journal:
@@ -137,17 +42,17 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._store: _Store = _MemoryStore() if path is None else _FolderStore(Path(path))
+        self._store: Store = MemoryStore() if path is None else FolderStore(Path(path))
         with self._store.lock():
-            if self._store.read(_HEAD) is None:
+            if self._store.read(HEAD) is None:
                 if self._store.bindings():
-                    raise self._damaged(_HEAD, "is missing although bindings exist")
-                self._write(_HEAD, {"runs": {}, "roster": {"version": 0, "digest": ""}, "bindings": 0})
+                    raise self._damaged(HEAD, "is missing although bindings exist")
+                self._write(HEAD, {"runs": {}, "roster": {"version": 0, "digest": ""}, "bindings": 0})
             for name in self._complete(self._head()):
                 self._read(name)
 
     def __repr__(self) -> str:
-        return f"<Journal {self._store.where(_HEAD)}>"
+        return f"<Journal {self._store.where(HEAD)}>"
 
     def begin(self, run_id: str, phase_index: int, round: int, attempt: int, group: int = 0) -> None:
         """Start a session: durable before this returns.
@@ -172,7 +77,7 @@ class Journal:
                 )
             head["runs"][run_id] = [*step, group]
             head["bindings"] = len(self._complete(head))
-            self._write(_HEAD, head)
+            self._write(HEAD, head)
 
     def last(self, run_id: str) -> tuple[int, int, int] | None:
         """(phase index, round, attempt) last started in a run, or ``None``."""
@@ -275,7 +180,7 @@ class Journal:
                 raise PolicyRefusal(f"another roster of version {version} was seen before; the operator must explain")
             if version > seen["version"]:
                 head["roster"] = {"version": version, "digest": digest.hex()}
-                self._write(_HEAD, head)
+                self._write(HEAD, head)
 
     def note_beacon(self, run_id: str, beacon: bytes) -> None:
         """Take part in one beacon of a run, ever: call before witnessing it. Idempotent.
@@ -289,7 +194,7 @@ class Journal:
             known = head.setdefault("beacons", {})
             if known.setdefault(run_id, beacon.hex()) != beacon.hex():
                 raise PolicyRefusal("another beacon of this run was agreed on before; start a new run")
-            self._write(_HEAD, head)
+            self._write(HEAD, head)
 
     def roster_version(self) -> int:
         """Highest roster version seen; 0 for none."""
@@ -297,19 +202,19 @@ class Journal:
             return int(self._head()["roster"]["version"])
 
     def _head(self) -> dict[str, Any]:
-        return self._read(_HEAD)
+        return self._read(HEAD)
 
     def _complete(self, head: dict[str, Any]) -> list[str]:
         """Names of the bindings, of which none is ever deleted: fewer than the head counted means lost files."""
         names = self._store.bindings()
         if len(names) < head["bindings"]:
-            raise self._damaged(_BINDINGS, "has lost files")
+            raise self._damaged(BINDINGS, "has lost files")
         return names
 
     def _binding(self, start_digest: bytes) -> tuple[str, dict[str, Any]]:
         if len(start_digest) != 32:
             raise InputError("a digest of starting models has 32 bytes")
-        name = f"{_BINDINGS}/{start_digest.hex()}.json"
+        name = f"{BINDINGS}/{start_digest.hex()}.json"
         if self._store.read(name) is None:
             return name, {"start": start_digest.hex(), "phases": {}}
         record = self._read(name)
