@@ -135,10 +135,17 @@ def _data(config: Config) -> Iterator[Finding]:
             f"validation and test take {data.validation_share + data.test_share:g} of the samples; "
             "together they must stay below 1",
         )
-    if data.dataset in FILES and data.data_path is None:
+    announced = data.announced_shape is not None or {"columns", "image_size"} & set(data.data_options)
+    if data.dataset in FILES and data.data_path is None and not announced:
         yield (
             (("data_args", "data_path"), ("data_args", "dataset")),
-            f"dataset: {data.dataset} needs the path of its data",
+            f"dataset: {data.dataset} needs the path of its data; in a deployment, whose silos name their own, "
+            "data_args.announced_shape (images) or data_options.columns (tables) instead",
+        )
+    if data.announced_shape is not None and data.dataset in TABLES:
+        yield (
+            (("data_args", "announced_shape"), ("data_args", "dataset")),
+            f"{data.dataset} is a table; it announces its columns in data_options.columns",
         )
     if data.dataset in TABLES and any(set(entry) & {"rotate", "invert"} for entry in data.silo_mixture.components):
         yield (

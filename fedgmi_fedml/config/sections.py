@@ -150,6 +150,14 @@ class DataArgs(Section):
     data_options: dict[str, Any] = Field(
         default={}, description="Settings of the source, such as array or column names."
     )
+    announced_shape: Annotated[
+        Annotated[tuple[Count, Count, Count], Lax] | None, expected("[channels, height, width], or null")
+    ] = Field(
+        default=None,
+        description="Deployment: [channels, height, width] of every silo's images, for the server has none to look at "
+        "(data_options.classes names their classes). Tables announce data_options.columns instead; published data "
+        "sets need neither.",
+    )
     partition_method: Literal["none"] = Field(
         default="none", description="FedML's own partitioner, unused: silo_mixture decides."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedgmi_fedml.data.announced import Announced
 from fedgmi_fedml.data.federation import load_federation
 from fedgmi_fedml.data.layouts import LAYOUTS
 from fedgmi_fedml.data.options import DATASETS, option_problems
@@ -20,6 +21,7 @@ from fedgmi_fedml.data.table_moments import (
 __all__ = [
     "DATASETS",
     "LAYOUTS",
+    "Announced",
     "Federation",
     "Samples",
     "SiloData",

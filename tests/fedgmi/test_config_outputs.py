@@ -75,6 +75,7 @@ def test_dump_of_awkward_values() -> None:
 OTHER = {
     "common_args.run_name": "other",
     "data_args.dataset": "emnist",
+    "data_args.announced_shape": "[1, 8, 8]",
     "data_args.silo_mixture.kind": "random",
     "data_args.data_cache_dir": "/other",
     "data_args.data_path": "/other.npz",
