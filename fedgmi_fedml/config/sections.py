@@ -240,3 +240,15 @@ class TrackingArgs(Section):
 
     enable_tensorboard: bool = Field(default=False, description="Write TensorBoard event files into the run's folder.")
     output_dir: str = Field(default="runs", min_length=1, description="Folder that receives one folder a run.")
+    status_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, expected("a port (0 … 65535), or null")] = (
+        Field(
+            default=None,
+            description="Server: port of the status page and its Prometheus metrics; 0 takes a free one, null: off.",
+        )
+    )
+    status_bind: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Server: address that the status page listens on. Anything but loopback sends page and token "
+        "over the network unencrypted: put a TLS proxy in front, or use an SSH tunnel.",
+    )

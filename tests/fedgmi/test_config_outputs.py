@@ -96,6 +96,8 @@ OTHER = {
     "validation_args.evaluate_baselines": "[fedavg]",
     "device_args.device": "cpu",
     "tracking_args.output_dir": "/other",
+    "tracking_args.status_port": 8891,
+    "tracking_args.status_bind": "127.0.0.2",
     "fedgmi_args.affinity.temperature": "auto",
     "fedgmi_args.initialisation.candidates": 9,
     "fedgmi_args.initialisation.warmup_beta": "[2, 3]",
