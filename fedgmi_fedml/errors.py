@@ -8,7 +8,8 @@
     ├── CheckpointError         saved models or a checkpoint are missing, damaged or of another run
     ├── DeliveryError           a prediction or an export cannot be made from this run
     └── RunError                a run could not go on
-        ├── RunEndedEarly       the run stopped itself, with a reason; ``folder`` holds what was reached
+        ├── RunEndedEarly       the run stopped itself, with a reason; ``folder`` holds what was reached; exit code 3
+        ├── Refused             the other side does not let this party take part; exit code 4
         └── Interrupted         stopped from outside; ``folder`` can be resumed; exit code 130
 
 Errors of ``secure`` have a tree of their own (``secure.errors``). Messages stay on the machine where they are raised.
@@ -29,6 +30,7 @@ __all__ = [
     "Interrupted",
     "ModelError",
     "RangeError",
+    "Refused",
     "RunEndedEarly",
     "RunError",
 ]
@@ -94,9 +96,17 @@ class RunEndedEarly(RunError):  # noqa: N818 - says what happened
         folder: the run's folder, or ``None`` where nothing was written.
     """
 
+    exit_code = 3
+
     def __init__(self, reason: str, folder: Path | None = None) -> None:
         super().__init__(reason)
         self.folder = folder
+
+
+class Refused(RunError):  # noqa: N818 - says what happened
+    """The other side does not let this party take part; the message says why and what to change."""
+
+    exit_code = 4
 
 
 class Interrupted(RunError):  # noqa: N818 - says what happened
@@ -105,11 +115,13 @@ class Interrupted(RunError):  # noqa: N818 - says what happened
     Args:
         folder: the run's folder to resume from, or ``None`` where nothing was written yet.
         progress: where it stopped, in words, e.g. ``"after round 3 of 10"``.
+        hint: how to go on, in words; empty: as a simulation is resumed.
     """
 
     exit_code = 130
 
-    def __init__(self, folder: Path | None = None, progress: str = "") -> None:
+    def __init__(self, folder: Path | None = None, progress: str = "", hint: str = "") -> None:
         super().__init__("interrupted" + (f" {progress}" if progress else ""))
         self.folder = folder
         self.progress = progress
+        self.hint = hint

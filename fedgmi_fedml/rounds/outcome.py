@@ -78,9 +78,9 @@ class RunEnd:
     def summary(self, seconds: float, **figures: Any) -> RunSummary:
         """The figures that the server may know, and those in ``figures``. No warnings yet."""
         config, watch = self.config, self.watch
-        spent = dict(watch.phase_bytes)
+        spent: dict[str, float | None] = {**watch.phase_bytes}
         for phase, traffic in self.traffic.items():
-            spent[phase] = spent.get(phase, 0.0) + traffic.up + traffic.down
+            spent[phase] = watch.phase_bytes.get(phase, 0.0) + traffic.up + traffic.down
         return RunSummary(
             run_name=config.common_args.run_name,
             dataset=config.data_args.dataset,

@@ -43,6 +43,8 @@ class Watch:
             self._progress.silo(fields["silo"])
             return
         if event == "phase":
+            if not self.phase_seconds:
+                self._last = time.monotonic()  # waiting for silos to join is no part of the first round
             label = fields["phase"] if self.method == "fedgmi" else f"{self.method}: {fields['phase']}"
             self._progress.phase(label, fields["total"], fields["done"])
         self._telemetry.event(event, method=self.method, **fields)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["setup_logging", "wants_colour"]
+__all__ = ["log_to_file", "setup_logging", "wants_colour"]
 
 _ROOTS = ("fedgmi_fedml", "secure")
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "1;31", logging.DEBUG: "2"}
@@ -52,8 +55,8 @@ class _NoPayloads(logging.Filter):
 class _Lines(logging.Formatter):
     """``12:03:04 warning  text``; a traceback only where the level is DEBUG."""
 
-    def __init__(self, verbose: bool) -> None:
-        super().__init__("%(message)s", "%H:%M:%S")
+    def __init__(self, verbose: bool, times: str = "%H:%M:%S") -> None:
+        super().__init__("%(message)s", times)
         self._verbose = verbose
 
     def format(self, record: logging.LogRecord) -> str:
@@ -111,3 +114,24 @@ def setup_logging(level: str | int = "INFO", stream: TextIO | None = None) -> lo
         logger.setLevel(number)
         logger.propagate = False
     return handler
+
+
+@contextlib.contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Also append the log to ``path``, with dates and every traceback: the whole story, for the machine it lies on.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(_Lines(verbose=True, times="%Y-%m-%d %H:%M:%S"))
+    handler.addFilter(_NoPayloads())
+    loggers = [logging.getLogger(name) for name in _ROOTS]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        handler.close()

@@ -17,7 +17,7 @@ import pytest
 from fedgmi_fedml import cli
 from fedgmi_fedml.cli_run import choose_folder
 from fedgmi_fedml.config import Config, config_folder, config_names, load_config, parse_config
-from fedgmi_fedml.errors import ConfigError, DataError, Interrupted, RunEndedEarly, RunError
+from fedgmi_fedml.errors import ConfigError, DataError, Interrupted, Refused, RunEndedEarly, RunError
 from secure.errors import IdentityError
 
 Run = Callable[..., "Outcome"]
@@ -234,7 +234,8 @@ class TestErrors:
             (DataError("x.npz: no such file"), 2, "error: x.npz: no such file"),
             (ConfigError(["one", "two"]), 2, "error: one\ntwo"),
             (RunError("in use"), 2, "error: in use"),
-            (RunEndedEarly("every component starved"), 2, "error: every component starved"),
+            (RunEndedEarly("every component starved"), 3, "error: every component starved"),
+            (Refused("wire version differs"), 4, "error: wire version differs"),
             (IdentityError("roster expired"), 2, "error: roster expired"),
             (PermissionError(13, "Permission denied", "/locked/x"), 2, "error: /locked/x: Permission denied"),
             (OSError(28, "No space left on device", "/full/x"), 2, "error: /full/x: No space left on device"),

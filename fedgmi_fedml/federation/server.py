@@ -1,0 +1,228 @@
+"""The server's process: the run's driver over a transport, with a clock and a disk.
+
+Everything that a message rests on is on the disk before the message leaves, so the process may be killed at any moment
+and started again with the same command: it goes on from the last whole round, and the silos find it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedgmi_fedml.checkpoint import Checkpointer
+from fedgmi_fedml.config import Config
+from fedgmi_fedml.data.announced import Announced
+from fedgmi_fedml.errors import FedgmiError, Interrupted
+from fedgmi_fedml.federation.folder import finished_summary, locked
+from fedgmi_fedml.federation.notes import Notes
+from fedgmi_fedml.federation.outcome import Outcome, write_server_outcome
+from fedgmi_fedml.federation.state import RunState, open_state
+from fedgmi_fedml.progress import Progress, open_progress
+from fedgmi_fedml.rounds import fedgmi
+from fedgmi_fedml.rounds.agreement import Agreement
+from fedgmi_fedml.rounds.checkpoints import begin_folder, forget_after, restore, save
+from fedgmi_fedml.rounds.outcome import RunEnd
+from fedgmi_fedml.rounds.phases import Phases
+from fedgmi_fedml.rounds.server import Outgoing, ServerRun
+from fedgmi_fedml.rounds.watch import Watch, rounds_to_come
+from fedgmi_fedml.summary import Audience
+from fedgmi_fedml.telemetry import Sink, Telemetry, open_telemetry, read_json_lines
+from fedgmi_fedml.telemetry.logs import log_to_file
+from fedgmi_fedml.transport.api import Arrived, Lost, Received, ServerEvent, ServerTransport
+from secure.api import Credentials
+
+log = logging.getLogger(__name__)
+
+TICK = 1.0
+"""Longest wait for an event, seconds: signals are noticed in between."""
+
+FAREWELL = 10.0
+"""How long the server waits for its last messages to arrive, seconds."""
+
+
+class FederationServer:
+    """One process's work on a run.
+
+    Args:
+        config: the agreed configuration.
+        out: the run's folder; goes on where an earlier process of the same run stopped.
+        transport: the server's end, open.
+        run_id: names the run on all parties; ``None``: as ``out`` says, or a new one.
+        credentials: the server's identity and the roster; ``None`` with back-end ``none``.
+        announced: what samples look like.
+        status: further receivers of the server's telemetry (the status page).
+
+    Raises:
+        RunError: ``out`` belongs to something else.
+    """
+
+    def __init__(
+        self, config: Config, out: Path, transport: ServerTransport, *, run_id: str | None = None,
+        credentials: Credentials | None, announced: Announced, status: Iterable[Sink] = (),
+    ) -> None:  # fmt: skip
+        self.config, self.out, self.transport = config, Path(out), transport
+        self.credentials, self.announced = credentials, announced
+        self.silos, self.names = roster_of(config, credentials)
+        self.state: RunState = open_state(self.out, config, run_id)
+        self.phases = Phases(config, announced.shape, schema=announced.schema)
+        self.phases.check_capacity(len(self.silos))
+        self._status = tuple(status)
+        self._checkpointer = Checkpointer(self.out / "checkpoints", config.run_digest())
+        self._position = "before the first round"
+        self._stage, self._since, self._earlier = "", 0.0, 0.0
+
+    def run(self) -> Outcome:
+        """Serve until the run has ended.
+
+        Raises:
+            Interrupted: Ctrl-C or SIGTERM; start again to go on. RunError: the run could not go on.
+        """
+        with locked(self.out):
+            if finished_summary(self.out):
+                return Outcome("stood", self.out, self.out / "report.html", "has finished already")
+            begin_folder(self.config, self.out)
+            self.state = self.state.begun(self.config, self.silos)
+            self.state.save(self.out)
+            self._earlier = self._seconds_before()
+            with log_to_file(self.out / "server.log"), self._telemetry() as telemetry, self._progress() as progress:
+                return self._serve(telemetry, progress)
+
+    # ---- start ---------------------------------------------------------------------------------------------------
+
+    def _serve(self, telemetry: Telemetry, progress: Progress) -> Outcome:
+        began = time.monotonic()
+        watch = Watch("fedgmi", telemetry, progress)
+        script = self._script(watch)
+        run = self._driver(script, watch)
+        telemetry.event("resumed" if self.state.starts > 1 else "started", backend=self._backend)
+        log.info(
+            "run %s: waiting for %d silos%s", self.state.run_id, len(self.silos),
+            f"; going on {self._position}, start {self.state.starts}" if self.state.starts > 1 else "",
+        )  # fmt: skip
+        try:
+            self._loop(run, watch)
+        except KeyboardInterrupt:
+            telemetry.event("interrupted")
+            hint = "start the server again with the same command to go on"
+            raise Interrupted(self.out, self._position, hint) from None
+        except Exception as error:
+            telemetry.event("failed", error=type(error).__name__)
+            log.error("the server cannot go on: %s", error, exc_info=not isinstance(error, FedgmiError))
+            raise
+        finally:
+            shutil.rmtree(self.out / "spool", ignore_errors=True)
+        watch.flush({})
+        telemetry.event(script.outcome)
+        return self._end(script, run, watch, self._earlier + time.monotonic() - began)
+
+    @property
+    def _backend(self) -> str:
+        return self.config.fedgmi_args.secure.backend
+
+    def _script(self, watch: Watch) -> fedgmi.FedGMI:
+        """The algorithm, from its start or from the last whole step."""
+        restored = restore(self._checkpointer) if self.state.starts > 1 else None
+        if restored is not None:
+            forget_after(self.out, restored.progress)
+            watch.restore(read_json_lines(self.out / "rounds.jsonl"))
+            self._note_position(restored.progress)
+
+        def keep(progress: fedgmi.Progress) -> None:
+            watch.flush({})
+            save(self._checkpointer, progress, {})
+            self._note_position(progress)
+
+        return fedgmi.FedGMI(save=keep, resume=None if restored is None else restored.progress)
+
+    def _driver(self, script: fedgmi.FedGMI, watch: Watch) -> ServerRun:
+        spool = self.out / "spool"  # what a killed process left there is of no use
+        shutil.rmtree(spool, ignore_errors=True)
+        spool.mkdir()
+        run = ServerRun(
+            self.phases, self.silos, self.state.run_id, script, self.credentials, spool, Notes(watch, self.names),
+            class_names=self.announced.class_names, agreed=self.state.agreed, keep=self._keep,
+            first_attempt=self.state.first_attempt,
+        )  # fmt: skip
+        watch.server = run
+        return run
+
+    def _keep(self, agreement: Agreement) -> None:
+        """The silos agreed on something that outlives this process."""
+        self.state = self.state.with_agreement(agreement)
+        self.state.save(self.out)
+
+    def _note_position(self, progress: fedgmi.Progress) -> None:
+        self._position = f"before {progress.phase} {progress.round}"
+
+    # ---- the loop ------------------------------------------------------------------------------------------------
+
+    def _loop(self, run: ServerRun, watch: Watch) -> None:
+        """Events in, messages out, until the run has finished."""
+        self._send(run.start())
+        while not run.finished:
+            left = self._seconds_left(run)
+            if left <= 0:
+                log.info("time is up: %s", run.stage)
+                self._stage = ""
+                self._send(run.deadline())
+                continue
+            event = self.transport.receive(min(left, TICK))
+            if event is not None:
+                self._send(self._handle(run, event))
+                watch.flush({})
+
+    def _seconds_left(self, run: ServerRun) -> float:
+        """Of the present stage; the clock starts again when the stage changes."""
+        now = time.monotonic()
+        if run.stage != self._stage:
+            self._stage, self._since = run.stage, now
+        return self._since + run.stage_seconds - now
+
+    @staticmethod
+    def _handle(run: ServerRun, event: ServerEvent) -> Iterable[Outgoing]:
+        match event:
+            case Received(silo, payload):
+                return run.handle(silo, payload)
+            case Arrived(silo) | Lost(silo):  # a new process of the silo's knows nothing of what the old one did
+                return run.lost(silo)
+
+    def _send(self, outgoing: Iterable[Outgoing]) -> None:
+        for message in outgoing:
+            self.transport.send(message.to, message.payload)
+
+    # ---- end -----------------------------------------------------------------------------------------------------
+
+    def _end(self, script: fedgmi.FedGMI, run: ServerRun, watch: Watch, seconds: float) -> Outcome:
+        self.transport.flush(FAREWELL)
+        self.transport.close()
+        roster = self.credentials.roster if self.credentials else None
+        end = RunEnd(self.phases, len(self.silos), script.progress, watch, run.traffic, roster)
+        failed = script.outcome != "finished"
+        page = write_server_outcome(end, self.out, self.announced.class_names, seconds, failed, script.reason)
+        return Outcome("failed" if failed else "finished", self.out, page, script.reason)
+
+    def _seconds_before(self) -> float:
+        """Seconds that earlier processes of this run have worked, by their last whole round."""
+        if self.state.starts <= 1:
+            return 0.0
+        return max((line.get("elapsed") or 0.0 for line in read_json_lines(self.out / "rounds.jsonl")), default=0.0)
+
+    def _telemetry(self) -> Telemetry:
+        tensorboard = self.config.tracking_args.enable_tensorboard
+        further: list[tuple[Sink, Audience]] = [(sink, "server") for sink in self._status]
+        return open_telemetry(self.out, "server", tensorboard=tensorboard, further=further, elapsed=self._earlier)
+
+    def _progress(self) -> Progress:
+        silos, quiet = len(self.silos), not log.isEnabledFor(logging.INFO)
+        return open_progress(silos=silos, plan=rounds_to_come(self.config, silos), quiet=quiet)
+
+
+def roster_of(config: Config, credentials: Credentials | None) -> tuple[tuple[int, ...], dict[int, str]]:
+    """The silos of a run: ids, ascending, and names: the roster's; without one, as many as the configuration says."""
+    if credentials is None:
+        return tuple(range(1, config.train_args.client_num_in_total + 1)), {}
+    names = {entry.silo_id: entry.name for entry in credentials.roster.silos}
+    return tuple(sorted(names)), names
