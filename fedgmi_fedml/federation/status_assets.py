@@ -1,0 +1,89 @@
+"""What the status page consists of besides its figures: one sheet and one small script, served from the page itself.
+
+The sheet is the report's, so that both look alike. Without the script the page reloads itself as a whole.
+"""
+
+from __future__ import annotations
+
+from fedgmi_fedml.report.style import STYLE
+
+__all__ = ["REFRESH_SECONDS", "SCRIPT", "SHEET"]
+
+REFRESH_SECONDS = 5
+
+SHEET = (
+    STYLE
+    + """
+header{padding-top:28px}
+h1{display:flex;flex-wrap:wrap;align-items:center;gap:6px 14px;margin-bottom:6px;overflow-wrap:anywhere}
+.badge{font-size:14px;font-weight:600;letter-spacing:0;line-height:1;padding:6px 11px;border-radius:99px;
+border:1px solid var(--line);background:var(--panel);color:var(--soft);white-space:nowrap}
+.badge.good{color:var(--good);background:var(--goodbg);border-color:transparent}
+.badge.warn{color:var(--warn);background:var(--warnbg);border-color:transparent}
+.badge.bad{color:var(--bad);background:var(--badbg);border-color:transparent}
+.stage{color:var(--soft);margin-bottom:14px}
+.phases{list-style:none;display:flex;flex-wrap:wrap;gap:14px 22px;margin:0 0 18px;padding:0}
+.phases li{flex:1 1 150px;min-width:0;font-size:14px;color:var(--soft)}
+.phases li.here{color:var(--ink);font-weight:600}
+.phases .of{float:right;font-variant-numeric:tabular-nums;padding-left:8px}
+progress{display:block;width:100%;height:8px;margin-top:5px;border:0;border-radius:99px;overflow:hidden;
+background:var(--line);appearance:none;-webkit-appearance:none;color:var(--accent)}
+progress::-webkit-progress-bar{background:var(--line)}
+progress::-webkit-progress-value{background:var(--accent);border-radius:99px}
+progress::-moz-progress-bar{background:var(--accent)}
+section{padding:26px 0 8px}
+.tile b{font-size:23px}
+.state{white-space:nowrap}.state::before{content:"";display:inline-block;width:9px;height:9px;border-radius:50%;
+margin-right:8px;background:var(--soft)}
+.state.good::before{background:var(--good)}.state.warn::before{background:var(--warn)}
+.state.bad::before{background:var(--bad)}.state.soft::before{background:none;box-shadow:inset 0 0 0 1.5px var(--soft)}
+.state.bad{color:var(--bad)}.state.warn{color:var(--warn)}
+.when{color:var(--soft);white-space:nowrap;font-variant-numeric:tabular-nums}
+.wrap{overflow-wrap:anywhere}
+table.log td{border:0;padding:2px 14px 2px 0}table.log th{border:0;padding:2px 14px 2px 0;font-weight:400}
+.apart{max-width:560px}
+#gone{display:none}body.gone #gone{display:block}body.gone main,body.gone .tiles{opacity:.55}
+form{margin:18px 0}
+@media (max-width:760px){.tile{flex-basis:140px;padding:10px 12px}.tile b{font-size:20px}header{padding-top:20px}
+table.full{font-size:14px}th,td{padding-right:10px}}
+"""
+)
+
+SCRIPT = """"use strict";
+(function () {
+  var every = EVERY, misses = 0;
+  function opened() {
+    return Array.prototype.map.call(document.querySelectorAll("details"), function (d) { return d.open; });
+  }
+  function show(text) {
+    var fresh = new DOMParser().parseFromString(text, "text/html");
+    var main = fresh.getElementById("live"), open = opened();
+    if (!main) { return; }
+    document.getElementById("live").replaceWith(main);
+    document.title = fresh.title;
+    var all = document.querySelectorAll("details");
+    if (all.length === open.length) {
+      all.forEach(function (d, i) { d.open = open[i]; });
+    }
+  }
+  function busy() {
+    var chosen = document.getSelection();
+    return document.hidden || (chosen && !chosen.isCollapsed);
+  }
+  function again() {
+    if (busy()) { setTimeout(again, 1000); return; }
+    fetch("/", { cache: "no-store", credentials: "same-origin" }).then(function (answer) {
+      if (!answer.ok) { throw new Error(answer.status); }
+      return answer.text();
+    }).then(function (text) {
+      misses = 0;
+      document.body.classList.remove("gone");
+      show(text);
+    }).catch(function () {
+      misses += 1;
+      if (misses > 1) { document.body.classList.add("gone"); }
+    }).then(function () { setTimeout(again, every); });
+  }
+  setTimeout(again, every);
+})();
+""".replace("EVERY", str(1000 * REFRESH_SECONDS))
