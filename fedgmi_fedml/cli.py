@@ -22,11 +22,15 @@ EXIT_BUG, EXIT_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 COMMANDS = {
     "simulate": ("fedgmi_fedml.cli_run:simulate", "Run FedGMI on one machine: all silos, the server, every message."),
+    "server": ("fedgmi_fedml.cli_federation:server", "Serve a federation over the network: rounds, no data."),
+    "silo": ("fedgmi_fedml.cli_federation:silo", "Take part in a federation with this silo's own data."),
     "predict": ("fedgmi_fedml.cli_run:predict", "Personalised predictions of a finished run for new files."),
     "export": ("fedgmi_fedml.cli_run:export", "A finished run's models as safetensors or ONNX."),
     "report": ("fedgmi_fedml.cli_run:report", "Write a run's report.html again."),
     "config": ("fedgmi_fedml.cli_config:config", "Show, check and describe configurations."),
     "keys": ("fedgmi_fedml.cli_keys:keys", "Make and inspect identities, rosters and policies."),
+    "provision": ("fedgmi_fedml.cli_provision:provision", "Make kits for a federation over a network."),
+    "preflight": ("fedgmi_fedml.cli_preflight:preflight", "Check a node before it joins: every check by name."),
     "bench": ("fedgmi_fedml.cli_bench:bench", "Measure speed, memory and bytes."),
     "completion": ("fedgmi_fedml.cli_config:completion", "Print a shell's completion script."),
 }
@@ -37,7 +41,9 @@ Exit codes:
   0    done
   1    unexpected failure, with a traceback: please report it
   2    something you can put right: bad input, refused setting, missing file; one clear message
-  130  interrupted (Ctrl-C); an interrupted simulation says how to resume it
+  3    the run ended early, with a reason; the last whole models are kept
+  4    the other side of the network refused this party; the message names the difference
+  130  interrupted (Ctrl-C); an interrupted run says how to resume it
 """
 
 
@@ -89,7 +95,7 @@ def run(args: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     except Interrupted as stop:
         _log_where()
-        _say(f"{stop}; {resume_hint(stop.folder)}")
+        _say(f"{stop}; {stop.hint or resume_hint(stop.folder)}")
         return stop.exit_code
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted")

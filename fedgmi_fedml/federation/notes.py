@@ -36,6 +36,11 @@ class Notes:
         named = self._names.get(silo)
         return f"silo {silo} ({named})" if named else f"silo {silo}"
 
+    @property
+    def ending(self) -> bool:
+        """Whether the run is over but for the farewells."""
+        return self._watch.server is not None and self._watch.server.phase == "finish"
+
     def joined(self, silo: int) -> str:
         """Whether for the first time."""
         again, self._seen = silo in self._seen, self._seen | {silo}
@@ -50,6 +55,15 @@ def _failed(notes: Notes, fields: dict[str, Any]) -> tuple[int, str]:
     return logging.WARNING, f"{notes.name(fields['silo'])}: {what}; its own log has the whole story"
 
 
+def _left(notes: Notes, fields: dict[str, Any]) -> tuple[int, str]:
+    who = notes.name(fields["silo"])
+    return (
+        (logging.INFO, f"{who} has taken its leave")
+        if notes.ending
+        else (logging.WARNING, f"{who} is gone; it may come back")
+    )
+
+
 def _absent(notes: Notes, fields: dict[str, Any]) -> tuple[int, str]:
     names = ", ".join(notes.name(silo) for silo in fields["silos"])
     return logging.WARNING, f"not there: {names}; the run goes on without, and they may still come"
@@ -57,7 +71,7 @@ def _absent(notes: Notes, fields: dict[str, Any]) -> tuple[int, str]:
 
 _WORDS: dict[str, _Words] = {
     "joined": lambda notes, fields: (logging.INFO, notes.joined(fields["silo"])),
-    "left": lambda notes, fields: (logging.WARNING, f"{notes.name(fields['silo'])} is gone; it may come back"),
+    "left": _left,
     "refused": lambda notes, fields: (logging.WARNING, f"{notes.name(fields['silo'])} refused: {fields['reason']}"),
     "absent": _absent,
     "silo_failed": _failed,

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedgmi_fedml.checkpoint import Checkpointer
 from fedgmi_fedml.config import Config
@@ -26,13 +27,16 @@ from fedgmi_fedml.rounds.agreement import Agreement
 from fedgmi_fedml.rounds.checkpoints import begin_folder, forget_after, restore, save
 from fedgmi_fedml.rounds.outcome import RunEnd
 from fedgmi_fedml.rounds.phases import Phases
-from fedgmi_fedml.rounds.server import Outgoing, ServerRun
+from fedgmi_fedml.rounds.server import Notify, Outgoing, ServerRun
 from fedgmi_fedml.rounds.watch import Watch, rounds_to_come
 from fedgmi_fedml.summary import Audience
 from fedgmi_fedml.telemetry import Sink, Telemetry, open_telemetry, read_json_lines
 from fedgmi_fedml.telemetry.logs import log_to_file
 from fedgmi_fedml.transport.api import Arrived, Lost, Received, ServerEvent, ServerTransport
 from secure.api import Credentials
+
+if TYPE_CHECKING:
+    from fedgmi_fedml.federation.status import StatusState
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +57,7 @@ class FederationServer:
         run_id: names the run on all parties; ``None``: as ``out`` says, or a new one.
         credentials: the server's identity and the roster; ``None`` with back-end ``none``.
         announced: what samples look like.
-        status: further receivers of the server's telemetry (the status page).
+        status: what the status page shows; fed here.
 
     Raises:
         RunError: ``out`` belongs to something else.
@@ -61,7 +65,7 @@ class FederationServer:
 
     def __init__(
         self, config: Config, out: Path, transport: ServerTransport, *, run_id: str | None = None,
-        credentials: Credentials | None, announced: Announced, status: Iterable[Sink] = (),
+        credentials: Credentials | None, announced: Announced, status: StatusState | None = None,
     ) -> None:  # fmt: skip
         self.config, self.out, self.transport = config, Path(out), transport
         self.credentials, self.announced = credentials, announced
@@ -69,7 +73,7 @@ class FederationServer:
         self.state: RunState = open_state(self.out, config, run_id)
         self.phases = Phases(config, announced.shape, schema=announced.schema)
         self.phases.check_capacity(len(self.silos))
-        self._status = tuple(status)
+        self._status = status
         self._checkpointer = Checkpointer(self.out / "checkpoints", config.run_digest())
         self._position = "before the first round"
         self._stage, self._since, self._earlier = "", 0.0, 0.0
@@ -128,6 +132,8 @@ class FederationServer:
         if restored is not None:
             forget_after(self.out, restored.progress)
             watch.restore(read_json_lines(self.out / "rounds.jsonl"))
+            if self._status is not None:
+                self._status.restore(self.out)
             self._note_position(restored.progress)
 
         def keep(progress: fedgmi.Progress) -> None:
@@ -142,12 +148,23 @@ class FederationServer:
         shutil.rmtree(spool, ignore_errors=True)
         spool.mkdir()
         run = ServerRun(
-            self.phases, self.silos, self.state.run_id, script, self.credentials, spool, Notes(watch, self.names),
+            self.phases, self.silos, self.state.run_id, script, self.credentials, spool, self._notes(watch),
             class_names=self.announced.class_names, agreed=self.state.agreed, keep=self._keep,
             first_attempt=self.state.first_attempt,
         )  # fmt: skip
         watch.server = run
         return run
+
+    def _notes(self, watch: Watch) -> Notify:
+        """Who hears what the driver notes."""
+        notes = Notes(watch, self.names)
+
+        def notify(event: str, fields: dict[str, Any]) -> None:
+            notes(event, fields)
+            if self._status is not None:
+                self._status.notify(event, fields)
+
+        return notify
 
     def _keep(self, agreement: Agreement) -> None:
         """The silos agreed on something that outlives this process."""
@@ -179,15 +196,26 @@ class FederationServer:
         now = time.monotonic()
         if run.stage != self._stage:
             self._stage, self._since = run.stage, now
+            if self._status is not None:
+                self._status.stage(run.stage)
         return self._since + run.stage_seconds - now
 
-    @staticmethod
-    def _handle(run: ServerRun, event: ServerEvent) -> Iterable[Outgoing]:
+    def _handle(self, run: ServerRun, event: ServerEvent) -> Iterable[Outgoing]:
         match event:
             case Received(silo, payload):
+                if self._status is not None:
+                    self._status.seen(silo)
                 return run.handle(silo, payload)
-            case Arrived(silo) | Lost(silo):  # a new process of the silo's knows nothing of what the old one did
-                return run.lost(silo)
+            case Arrived(silo):  # a new process of the silo's knows nothing of what the old one did
+                self._note_link(silo, "connected")
+            case Lost(silo, reason):
+                log.info("silo %d: its link has ended: %s", silo, reason)
+                self._note_link(silo, "lost", reason)
+        return run.lost(event.silo)
+
+    def _note_link(self, silo: int, what: str, reason: str = "") -> None:
+        if self._status is not None:
+            self._status.silo(silo, what, reason)
 
     def _send(self, outgoing: Iterable[Outgoing]) -> None:
         for message in outgoing:
@@ -212,7 +240,7 @@ class FederationServer:
 
     def _telemetry(self) -> Telemetry:
         tensorboard = self.config.tracking_args.enable_tensorboard
-        further: list[tuple[Sink, Audience]] = [(sink, "server") for sink in self._status]
+        further: list[tuple[Sink, Audience]] = [(self._status, "server")] if self._status else []
         return open_telemetry(self.out, "server", tensorboard=tensorboard, further=further, elapsed=self._earlier)
 
     def _progress(self) -> Progress:

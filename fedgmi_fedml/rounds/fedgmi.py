@@ -328,7 +328,7 @@ class FedGMI:
                 "dropped": sorted({s for a in released for s in set(a.cohort) - set(a.survivors)}),
                 "survivors": sum(len(a.survivors) for a in released),
                 "complete": all(a.complete for a in released) and not any(o.failed for o in outcomes),
-                "attempts": max(o.plan.attempt + 1 for o in outcomes),
+                "attempts": max(o.plan.attempt - self.run.first_attempt + 1 for o in outcomes),
                 "clipped_share": max((a.clipped_share for a in released), default=0.0),
                 "failed": [o.reason for o in outcomes if o.failed],
                 **extra,

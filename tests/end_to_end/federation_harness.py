@@ -19,6 +19,7 @@ from fedgmi_fedml.data.announced import announced
 from fedgmi_fedml.federation.server import FederationServer
 from fedgmi_fedml.federation.silo import FederationSilo
 from fedgmi_fedml.rounds.phases import ORDER
+from fedgmi_fedml.telemetry.logs import setup_logging
 from fedgmi_fedml.transport.api import Arrived, Closed, Delivered, Lost, Opened, Received
 from secure.api import Credentials
 from secure.identity import Identity
@@ -28,6 +29,7 @@ from secure.roster import Roster, RosterEntry
 from secure.types import Rules
 
 torch.set_num_threads(1)
+setup_logging("INFO")
 
 SMALL = (
     "train_args.client_num_in_total=5",
