@@ -20,6 +20,7 @@ COMMANDS = {
     "local": ("fedgmi_fedml.cli_bench:local", "One silo's round beside a bare PyTorch loop."),
     "secure": ("fedgmi_fedml.cli_bench:secure", "Secure aggregation beside its physical limits."),
     "overhead": ("fedgmi_fedml.cli_bench:overhead", "What security adds to a whole simulation."),
+    "federation": ("fedgmi_fedml.cli_bench:federation", "Masked rounds over mutual TLS beside FedML's plaintext ones."),
     "peers": ("fedgmi_fedml.cli_bench:peers", "Flower's SecAgg+ on the same vectors."),
     "quality": ("fedgmi_fedml.cli_bench:quality", "How well mixtures are found, setting by setting."),
 }
@@ -134,6 +135,44 @@ def secure(
 
 
 @click.command()
+@click.option("--parameters", default="1048576,10485760", show_default=True, metavar="P,P", help="Sizes of the model.")
+@click.option("--silos", type=click.IntRange(3, 128), default=3, show_default=True, help="K.")
+@click.option("--rounds", type=click.IntRange(min=3), default=8, show_default=True, help="Rounds of each federation.")
+@click.option("--turns", type=click.IntRange(min=1), default=3, show_default=True, help="Federations of each kind.")
+@click.option(
+    "--compare-silos", type=click.IntRange(min=0), default=12, show_default=True,
+    help="Also the server's size with so many silos; 0 leaves that out.",
+)  # fmt: skip
+@click.option("--no-stock", is_flag=True, help="Leave FedML's stock federation out.")
+@json_option()
+def federation(
+    parameters: str, silos: int, rounds: int, turns: int, compare_silos: int, no_stock: bool, as_json: bool
+) -> None:
+    """Rounds of real processes over loopback, without training: ours masked, FedML's stock in the clear.
+
+    Minutes; needs FedML for the comparison (targets: no longer than stock, start within 1.5 imports of torch).
+    """
+    from fedgmi_fedml.bench_federation import bench_federation
+
+    print_figures(
+        bench_federation(_counts(parameters, "--parameters"), silos, rounds, turns, compare_silos, not no_stock),
+        as_json,
+    )
+
+
+def _counts(text: str, option: str) -> list[int]:
+    """Whole numbers with commas between.
+
+    Raises:
+        click.BadParameter: anything else.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no list of numbers such as 1,5", param_hint=option) from None
+
+
+@click.command()
 @click.option("--python", metavar="PATH", help="Python of an environment with Flower. [default: this one]")
 @_sized
 @json_option()
@@ -160,11 +199,7 @@ def overhead(config: str, epochs: str, pairs: int, overrides: tuple[str, ...], a
     _one_thread()
     from fedgmi_fedml.bench_overhead import bench_overhead
 
-    try:
-        counts = [int(part) for part in epochs.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{epochs!r} is no list of numbers such as 1,5", param_hint="--epochs") from None
-    print_figures(bench_overhead(config, counts, pairs, overrides), as_json)
+    print_figures(bench_overhead(config, _counts(epochs, "--epochs"), pairs, overrides), as_json)
 
 
 @click.command()
