@@ -24,6 +24,7 @@ COMMANDS = {
     "simulate": ("fedgmi_fedml.cli_run:simulate", "Run FedGMI on one machine: all silos, the server, every message."),
     "server": ("fedgmi_fedml.cli_federation:server", "Serve a federation over the network: rounds, no data."),
     "silo": ("fedgmi_fedml.cli_federation:silo", "Take part in a federation with this silo's own data."),
+    "status": ("fedgmi_fedml.cli_status:status", "Where a run stands: rounds, silos, metrics, protection."),
     "predict": ("fedgmi_fedml.cli_run:predict", "Personalised predictions of a finished run for new files."),
     "export": ("fedgmi_fedml.cli_run:export", "A finished run's models as safetensors or ONNX."),
     "report": ("fedgmi_fedml.cli_run:report", "Write a run's report.html again."),

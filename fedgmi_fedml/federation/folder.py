@@ -10,7 +10,10 @@ from pathlib import Path
 from fedgmi_fedml.errors import CheckpointError, RunError
 from fedgmi_fedml.summary import RunSummary, load_summary
 
-_OURS = {"config.yaml", "events.jsonl", "rounds.jsonl", "server.log", "silo.log", "tensorboard", "spool", "lock"}
+_OURS = {
+    "config.yaml", "events.jsonl", "rounds.jsonl", "server.log", "silo.log", "tensorboard", "spool", "lock",
+    "status.token", "status.url",
+}  # fmt: skip
 """What a process may have left that was killed before its run had a name."""
 
 

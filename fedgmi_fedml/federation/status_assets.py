@@ -38,14 +38,14 @@ margin-right:8px;background:var(--soft)}
 .state.good::before{background:var(--good)}.state.warn::before{background:var(--warn)}
 .state.bad::before{background:var(--bad)}.state.soft::before{background:none;box-shadow:inset 0 0 0 1.5px var(--soft)}
 .state.bad{color:var(--bad)}.state.warn{color:var(--warn)}
+td .small{font-size:14px;line-height:1.4}
 .when{color:var(--soft);white-space:nowrap;font-variant-numeric:tabular-nums}
 .wrap{overflow-wrap:anywhere}
 table.log td{border:0;padding:2px 14px 2px 0}table.log th{border:0;padding:2px 14px 2px 0;font-weight:400}
-.apart{max-width:560px}
 #gone{display:none}body.gone #gone{display:block}body.gone main,body.gone .tiles{opacity:.55}
-form{margin:18px 0}
 @media (max-width:760px){.tile{flex-basis:140px;padding:10px 12px}.tile b{font-size:20px}header{padding-top:20px}
-table.full{font-size:14px}th,td{padding-right:10px}}
+.phases{gap:12px}.phases li{flex-basis:120px}.state{white-space:normal}.small{font-size:14px}
+table.full{font-size:14px}th,td{padding-right:10px}figure{overflow-x:auto}figure>svg{min-width:440px}}
 """
 )
 

@@ -29,11 +29,17 @@ def is_run(folder: Path) -> bool:
 
 
 def newest_run(root: Path) -> Path | None:
-    """The folder below ``root`` in which a run wrote last; ``None`` without any."""
-    if not root.is_dir():
-        return None
-    runs = [folder for folder in root.iterdir() if folder.is_dir() and is_run(folder)]
-    return max(runs, key=_touched, default=None)
+    """The folder below ``root`` (``RUN`` or ``RUN/PARTY``) in which a run wrote last; ``None`` without any.
+
+    Where all parties of a federation work on one machine it is the server's.
+    """
+    found = [*root.glob("*"), *root.glob("*/*")] if root.is_dir() else []
+    runs = [folder for folder in found if folder.is_dir() and is_run(folder)]
+    newest = max(runs, key=_touched, default=None)
+    if newest is None or newest.parent == root:
+        return newest
+    beside = newest.parent / "server"
+    return beside if beside in runs else newest
 
 
 def _touched(folder: Path) -> float:

@@ -5,8 +5,6 @@ Rendered on the server from one snapshot; every text in it is escaped. Charts an
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import numpy as np
 
 from fedgmi_fedml.federation.status_assets import REFRESH_SECONDS
@@ -24,6 +22,8 @@ from fedgmi_fedml.summary import RunSummary
 __all__ = ["message_page", "status_page"]
 
 MOST_COMPONENTS_SHOWN = 16
+MOST_TILES = 5
+MOST_EVENTS_SHOWN = 12
 
 
 def status_page(snapshot: Snapshot, now: float) -> str:
@@ -37,9 +37,9 @@ def status_page(snapshot: Snapshot, now: float) -> str:
     sections = [
         ("Silos", _silos(snapshot, now)),
         ("Training", _training(snapshot, context)),
+        ("What happened", _events(snapshot)),
         ("Bytes and sums", _cost(snapshot)),
         ("Protection in force", protection(context)),
-        ("What happened", _events(snapshot)),
     ]
     body = [tag("section", tag("h2", heading), content) for heading, content in sections if content is not None]
     live = tag("div", _header(snapshot, name, context, now), tag("main", *body), id="live")
@@ -105,13 +105,12 @@ def _context(snapshot: Snapshot) -> Context:
 
 def _header(snapshot: Snapshot, name: str, context: Context, now: float) -> Markup:
     words, kind = RUN_STATES[snapshot.state]
-    about = " · ".join(text for text in (snapshot.run_id or snapshot.run_name, snapshot.dataset) if text)
     sentence, how = headline(snapshot.protection, False)
     return tag(
         "header",
         tag("p", "FedGMI server: read-only status", class_="kind"),
         tag("h1", name, tag("span", words, class_=f"badge {kind}")),
-        tag("p", _stage(snapshot, about), class_="stage wrap"),
+        tag("p", _about(snapshot), class_="stage wrap"),
         tag("div", tag("p", tag("strong", sentence)), class_="note bad") if how == "bad" else None,
         _ending(snapshot),
         _phases(snapshot),
@@ -119,9 +118,11 @@ def _header(snapshot: Snapshot, name: str, context: Context, now: float) -> Mark
     )
 
 
-def _stage(snapshot: Snapshot, about: str) -> str:
+def _about(snapshot: Snapshot) -> Markup:
+    """The run's id, and what is waited for."""
     stage = snapshot.stage[:1].upper() + snapshot.stage[1:]
-    return ". ".join(text for text in (about, stage) if text)
+    run = snapshot.run_id or snapshot.run_name
+    return join(tag("span", "run ", tag("code", run)) if run else None, " · " if run and stage else None, stage)
 
 
 def _ending(snapshot: Snapshot) -> Markup | None:
@@ -156,8 +157,8 @@ def _tiles(snapshot: Snapshot, now: float) -> Markup:
     for name, words in (("validation_accuracy", "validation accuracy"), ("test_accuracy", "test accuracy")):
         if name in snapshot.latest:
             value, where, number = snapshot.latest[name]
-            tiles.append((percent(value), f"{words}, {round_name((where, number)).lower()}"))
-    if snapshot.best is not None:
+            tiles.append((percent(value), f"{words}, {round_name((where, number))}"))
+    if snapshot.best is not None and len(tiles) < MOST_TILES:
         tiles.append((percent(snapshot.best[0]), f"best validation, round {snapshot.best[1] + 1}"))
     return tag("div", *(tag("div", tag("b", value), tag("span", words), class_="tile") for value, words in tiles),
                class_="tiles")  # fmt: skip
@@ -169,23 +170,23 @@ def _tiles(snapshot: Snapshot, now: float) -> Markup:
 def _silos(snapshot: Snapshot, now: float) -> Markup | None:
     if not snapshot.silos:
         return None
-    rows = [[silo.id, silo.name or "–", *_silo(silo, now, snapshot.over)] for silo in snapshot.silos]
-    head = ["", "Silo", "State", "Last heard", "Missing from sums", "Failures"]
-    return table(head, rows, kind="full")
+    rows = [_silo(silo, now, snapshot.over) for silo in snapshot.silos]
+    return table(["", "Silo", "State", "Last heard"], rows, kind="full")
 
 
 def _silo(silo: SiloStatus, now: float, over: bool) -> list[object]:
     words, kind = SILO_STATES[silo.state]
     state = tag("span", words + (", ready" if silo.ready and not over else ""), class_=f"state {kind}")
-    reason = tag("div", silo.reason, class_="small wrap") if silo.reason else None
-    seen = "–" if silo.seen is None else f"{duration(max(0.0, now - silo.seen))} ago"
-    dropped = "–" if not silo.dropped else f"{count(silo.dropped)}, last {round_name(silo.dropped_in).lower()}"
-    failures: object = "–"
+    notes: list[object] = [silo.reason] if silo.reason else []
     if silo.failures:
-        failures = join(
-            f"{count(silo.failures)}, last {round_name(silo.failed_in).lower()}: ", tag("code", silo.error or "error")
-        )
-    return [join(state, reason), tag("span", seen, class_="when"), dropped, failures]
+        where = round_name(silo.failed_in) + (f", {count(silo.failures)} failures in all" if silo.failures > 1 else "")
+        notes.append(join(tag("code", silo.error or "error"), f" in {where}"))
+    if silo.dropped:
+        sums = "1 sum," if silo.dropped == 1 else f"{count(silo.dropped)} sums, last"
+        notes.append(f"missing from {sums} {round_name(silo.dropped_in)}")
+    seen = "–" if silo.seen is None else f"{duration(max(0.0, now - silo.seen))} ago"
+    about = [tag("div", note, class_="small wrap") for note in notes]
+    return [silo.id, silo.name or "–", join(state, *about), tag("span", seen, class_="when")]
 
 
 def _training(snapshot: Snapshot, context: Context) -> Markup | None:
@@ -235,9 +236,17 @@ def _events(snapshot: Snapshot) -> Markup | None:
     if not snapshot.events:
         return None
     names = {silo.id: silo.name for silo in snapshot.silos}
+    today = str(snapshot.events[-1].get("time", ""))[:10]
     rows = [
-        [tag("span", str(event.get("time", ""))[11:19], class_="when"), event_text(event, names)]
+        [tag("span", _when(str(event.get("time", "")), today), class_="when"), event_text(event, names)]
         for event in reversed(snapshot.events)
     ]
-    today = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    return table([f"UTC, {today}", ""], rows, kind="log full")
+    first, rest = rows[:MOST_EVENTS_SHOWN], rows[MOST_EVENTS_SHOWN:]
+    head = [f"UTC, {today}", "Newest first"]
+    more = tag("details", tag("summary", f"{len(rest)} earlier"), table(head, rest, kind="log")) if rest else None
+    return join(table(head, first, kind="log"), more)
+
+
+def _when(time: str, today: str) -> str:
+    """The time of day, with the date where it is another."""
+    return time[11:19] if time[:10] == today else f"{time[:10]} {time[11:19]}"

@@ -88,7 +88,7 @@ def _name(silo: Document) -> str:
 
 
 def _where(place: Document) -> str:
-    return round_name((place["phase"], place["round"])).lower()
+    return round_name((place["phase"], place["round"]))
 
 
 def _mishaps(silo: Document) -> list[str]:

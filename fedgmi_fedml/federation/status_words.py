@@ -36,10 +36,13 @@ Record = Mapping[str, Any]
 
 
 def round_name(where: tuple[str, int] | None) -> str:
-    """``Warm-up 3`` for round 2 of the warm-up: people count from one."""
+    """``warm-up round 3`` for round 2 of the warm-up: people count from one."""
     if where is None:
         return ""
-    return f"{phase(where[0])} {where[1] + 1}" if where[0] else f"round {where[1] + 1}"
+    name, number = where
+    if name in ("moments", "evaluate"):  # there is only one
+        return phase(name).lower()
+    return f"round {number + 1}" if name in ("", "rounds") else f"{phase(name).lower()} round {number + 1}"
 
 
 def stage_text(stage: str) -> str:
@@ -100,7 +103,7 @@ _TEXTS: dict[str, Callable[[Record, Mapping[int, str]], str]] = {
     "left": lambda r, n: f"{_silo(r, n)} is gone; it may come back",
     "absent": lambda r, n: f"{_silos(r, n)}: not there in time",
     "refused": lambda r, n: _because(f"{_silo(r, n)}: refused", r),
-    "silo_failed": lambda r, n: _because(f"{_silo(r, n)}: local work failed in {_where(r).lower()}", r, "error"),
+    "silo_failed": lambda r, n: _because(f"{_silo(r, n)}: local work failed in {_where(r)}", r, "error"),
     "phase": _phase,
     "aborted": lambda r, n: _because(f"A secure sum of {_where(r)} was discarded, nothing revealed", r),
     "selected": lambda r, n: (
