@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedgmi_fedml.data import SiloData
     from fedgmi_fedml.data.announced import Announced
     from fedgmi_fedml.federation.outcome import Outcome
+    from fedgmi_fedml.federation.status import StatusState
     from fedgmi_fedml.provision.kit import Kit
 
 log = logging.getLogger(__name__)
@@ -91,11 +92,38 @@ def _serve(config: Config, kit: Kit, out: Path, bind: str, run_id: str | None, r
         bind, tls_files(kit), run_id=state.run_id, federation=kit.federation, silos=lambda: silos,
         settings=LinkSettings.from_config(config),
     )  # fmt: skip
-    process = FederationServer(
-        config, out, transport, run_id=state.run_id, credentials=credentials(config, kit), announced=known
-    )
     log.info("listening on %s for silos of %s, which dial %s", bind, kit.federation, kit.server_address)
-    return process.run()
+    with _status(config, kit, out, state.run_id) as status:
+        return FederationServer(
+            config, out, transport, run_id=state.run_id, credentials=credentials(config, kit), announced=known,
+            status=status,
+        ).run()  # fmt: skip
+
+
+@contextlib.contextmanager
+def _status(config: Config, kit: Kit, out: Path, run_id: str) -> Iterator[StatusState | None]:
+    """The status page, where the configuration wants one."""
+    tracking = config.tracking_args
+    if tracking.status_port is None:
+        yield None
+        return
+    from fedgmi_fedml.federation.server import seconds_before
+    from fedgmi_fedml.federation.status import StatusState
+    from fedgmi_fedml.federation.status_page import open_status_page
+    from fedgmi_fedml.rounds.watch import rounds_to_come
+
+    roster = kit.roster()
+    names = {entry.silo_id: entry.name for entry in roster.silos}
+    state = StatusState.for_run(
+        config, names, run_id=run_id, federation=kit.federation,
+        roster=None if config.fedgmi_args.secure.backend == "none" else roster.digest(),
+        plan=rounds_to_come(config, len(names)), elapsed=seconds_before(out),
+    )  # fmt: skip
+    with open_status_page(state, tracking.status_bind, tracking.status_port, out / "status.token") as page:
+        log.info(
+            "status page: %s (its token lies in %s; or: fedgmi status --run %s)", page.url, out / "status.token", out
+        )
+        yield state
 
 
 @click.command()

@@ -90,7 +90,7 @@ class FederationServer:
             begin_folder(self.config, self.out)
             self.state = self.state.begun(self.config, self.silos)
             self.state.save(self.out)
-            self._earlier = self._seconds_before()
+            self._earlier = seconds_before(self.out)
             with log_to_file(self.out / "server.log"), self._telemetry() as telemetry, self._progress() as progress:
                 return self._serve(telemetry, progress)
 
@@ -232,12 +232,6 @@ class FederationServer:
         page = write_server_outcome(end, self.out, self.announced.class_names, seconds, failed, script.reason)
         return Outcome("failed" if failed else "finished", self.out, page, script.reason)
 
-    def _seconds_before(self) -> float:
-        """Seconds that earlier processes of this run have worked, by their last whole round."""
-        if self.state.starts <= 1:
-            return 0.0
-        return max((line.get("elapsed") or 0.0 for line in read_json_lines(self.out / "rounds.jsonl")), default=0.0)
-
     def _telemetry(self) -> Telemetry:
         tensorboard = self.config.tracking_args.enable_tensorboard
         further: list[tuple[Sink, Audience]] = [(self._status, "server")] if self._status else []
@@ -254,3 +248,8 @@ def roster_of(config: Config, credentials: Credentials | None) -> tuple[tuple[in
         return tuple(range(1, config.train_args.client_num_in_total + 1)), {}
     names = {entry.silo_id: entry.name for entry in credentials.roster.silos}
     return tuple(sorted(names)), names
+
+
+def seconds_before(out: Path) -> float:
+    """Seconds that earlier processes of the run in ``out`` have worked, by their last whole round."""
+    return max((line.get("elapsed") or 0.0 for line in read_json_lines(out / "rounds.jsonl")), default=0.0)
