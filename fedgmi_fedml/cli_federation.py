@@ -200,13 +200,13 @@ def _take_part(
     config: Config, kit: Kit, samples: SiloData, known: Announced, out: Path, address: str, journal: Path | None
 ) -> Outcome:
     """Dial the server and run."""
+    known.check(samples)
     from fedgmi_fedml.federation.silo import FederationSilo
     from fedgmi_fedml.federation.start import credentials, tls_files
     from fedgmi_fedml.transport.grpc_silo import GrpcSilo
     from fedgmi_fedml.transport.settings import LinkSettings
     from secure.journal import Journal
 
-    known.check(samples)
     own = credentials(config, kit)
     memory = None if own is None else Journal(journal or kit.folder / "journal")
     if memory is not None and own is not None:

@@ -20,6 +20,7 @@ from fedgmi_fedml.errors import FedgmiError, Interrupted
 from fedgmi_fedml.federation.folder import finished_summary, locked
 from fedgmi_fedml.federation.notes import Notes
 from fedgmi_fedml.federation.outcome import Outcome, write_server_outcome
+from fedgmi_fedml.federation.separability import Separability
 from fedgmi_fedml.federation.state import RunState, open_state
 from fedgmi_fedml.progress import Progress, open_progress
 from fedgmi_fedml.rounds import fedgmi
@@ -110,16 +111,18 @@ class FederationServer:
             self._loop(run, watch)
         except KeyboardInterrupt:
             telemetry.event("interrupted")
+            self._vanish()
             hint = "start the server again with the same command to go on"
             raise Interrupted(self.out, self._position, hint) from None
         except Exception as error:
             telemetry.event("failed", error=type(error).__name__)
             log.error("the server cannot go on: %s", error, exc_info=not isinstance(error, FedgmiError))
+            self._vanish()
             raise
         finally:
             shutil.rmtree(self.out / "spool", ignore_errors=True)
         watch.flush({})
-        telemetry.event(script.outcome)
+        telemetry.event(script.outcome, **({"reason": script.reason} if script.reason else {}))
         return self._end(script, run, watch, self._earlier + time.monotonic() - began)
 
     @property
@@ -136,8 +139,10 @@ class FederationServer:
                 self._status.restore(self.out)
             self._note_position(restored.progress)
 
+        shown = Separability(self.phases) if self._status is not None else None
+
         def keep(progress: fedgmi.Progress) -> None:
-            watch.flush({})
+            watch.flush(shown.figures(progress.state) if shown and watch.pending else {})
             save(self._checkpointer, progress, {})
             self._note_position(progress)
 
@@ -220,6 +225,10 @@ class FederationServer:
     def _send(self, outgoing: Iterable[Outgoing]) -> None:
         for message in outgoing:
             self.transport.send(message.to, message.payload)
+
+    def _vanish(self) -> None:
+        """Go without a farewell, as a killed process does: silos wait for the next server process of this run."""
+        getattr(self.transport, "vanish", self.transport.close)()
 
     # ---- end -----------------------------------------------------------------------------------------------------
 

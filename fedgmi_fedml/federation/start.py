@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 from fedgmi_fedml.errors import ConfigError, RunError
-from fedgmi_fedml.transport.credentials import TlsFiles
 from secure.api import Credentials
 
 if TYPE_CHECKING:
     from fedgmi_fedml.config import Config
     from fedgmi_fedml.provision.kit import Kit
+    from fedgmi_fedml.transport.credentials import TlsFiles
 
 TRANSPORT = "FEDGMI_GRPC"
 
@@ -60,5 +60,7 @@ def credentials(config: Config, kit: Kit) -> Credentials | None:
 
 
 def tls_files(kit: Kit) -> TlsFiles:
-    """The kit's files for TLS."""
+    """The kit's files for TLS. gRPC is imported here, once everything that needs no network has been checked."""
+    from fedgmi_fedml.transport.credentials import TlsFiles
+
     return TlsFiles(kit.ca, kit.certificate, kit.key)
