@@ -181,10 +181,8 @@ class StatusState:
     @_harmless
     def restore(self, folder: Path) -> None:
         """Take in what earlier processes of this run wrote into ``folder``, before this one's first record."""
-        for record in read_json_lines(folder / "rounds.jsonl"):
-            self.write("rounds", record)
-        for record in read_json_lines(folder / "events.jsonl"):
-            self.write("events", record)
+        for stream, record in told(folder):
+            self.write(stream, record)
 
     @_harmless
     def began(self, moment: float) -> None:
@@ -211,6 +209,22 @@ class StatusState:
         if name not in self._noted:
             self._noted.add(name)
             log.warning("the status page missed something (%s); the run goes on", name, exc_info=error)
+
+
+def told(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """What a run has written into ``folder``, as (stream, record) in the order in which it happened.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    lines = [(stream, line) for stream in ("rounds", "events") for line in read_json_lines(folder / f"{stream}.jsonl")]
+    return sorted(lines, key=lambda item: elapsed_of(item[1]))
+
+
+def elapsed_of(record: Mapping[str, Any]) -> float:
+    """When a record was written, seconds since the run began."""
+    value = record.get("elapsed")
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _without(record: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgmi_fedml.errors import FedgmiError, RunError
-from fedgmi_fedml.federation.status import StatusState
+from fedgmi_fedml.federation.status import StatusState, elapsed_of, told
 from fedgmi_fedml.federation.status_document import document
 from fedgmi_fedml.federation.status_snapshot import Snapshot
 from fedgmi_fedml.summary import load_summary
-from fedgmi_fedml.telemetry import read_json_lines
 
 __all__ = ["is_run", "newest_run", "read_folder"]
 
@@ -78,15 +77,13 @@ def _patience(snapshot: Snapshot) -> float:
 
 def _state(folder: Path, now: float) -> StatusState:
     """Everything that the folder's lines say, at the moments they were written."""
-    rounds, events = read_json_lines(folder / "rounds.jsonl"), read_json_lines(folder / "events.jsonl")
-    elapsed = [float(line.get("elapsed") or 0.0) for line in [*rounds, *events]]
+    lines = told(folder)
     ends = _touched(folder)
-    began = ends - max(elapsed, default=0.0)
+    began = ends - max((elapsed_of(line) for _, line in lines), default=0.0)
     clock = [ends]
     state = _empty(folder, lambda: clock[0])
-    timed = [*(("rounds", line) for line in rounds), *(("events", line) for line in events)]
-    for stream, line in sorted(timed, key=lambda item: float(item[1].get("elapsed") or 0.0)):
-        clock[0] = began + float(line.get("elapsed") or 0.0)
+    for stream, line in lines:
+        clock[0] = began + elapsed_of(line)
         state.write(stream, line)
     clock[0] = now
     state.began(began)

@@ -50,12 +50,14 @@ def _state(found: Document) -> list[str]:
     words = RUN_STATES.get(found["state"], (found["state"],))[0]
     stage, reason = found.get("stage"), found.get("reason")
     text = f"  {words}" + (f": {reason}" if reason else f": {stage}" if stage else "")
-    times = [f"took {duration(found['elapsed_seconds'])}" if found.get("elapsed_seconds") is not None else ""]
+    spent = found.get("elapsed_seconds")
+    over = found["state"] in ("finished", "failed", "stopped_early", "interrupted")
+    times = [] if spent is None else [f"took {duration(spent)}" if over else f"{duration(spent)} elapsed"]
     if found.get("left_seconds") is not None:
         times.append(f"about {duration(found['left_seconds'])} left")
     if found["state"] == "stale":
         times = [f"last line written {found['updated']}"]
-    return [text, "  " + ", ".join(time for time in times if time)]
+    return [text, "  " + ", ".join(times)]
 
 
 def _progress(found: Document) -> list[str]:
@@ -77,7 +79,7 @@ def _silos(found: Document) -> list[str]:
     lines = ["", f"  Silos: {found['silos_in']} of {len(silos)} in"]
     width = max(len(_name(silo)) for silo in silos)
     for silo in silos:
-        words = SILO_STATES.get(silo["state"], (silo["state"],))[0]
+        words = "" if silo["state"] == "failed" else SILO_STATES.get(silo["state"], (silo["state"],))[0]
         marks = [words + (", ready" if silo["ready"] else ""), *_mishaps(silo)]
         lines.append(f"    {_name(silo):{min(width, 28)}}  " + "; ".join(marks))
     return lines
@@ -96,7 +98,8 @@ def _mishaps(silo: Document) -> list[str]:
     if silo["reason"]:
         marks.append(silo["reason"])
     if silo["dropped"]:
-        marks.append(f"missing from {silo['dropped']} sums, last {_where(silo['dropped_in'])}")
+        sums = "1 sum," if silo["dropped"] == 1 else f"{silo['dropped']} sums, last"
+        marks.append(f"missing from {sums} {_where(silo['dropped_in'])}")
     if silo["failures"]:
         marks.append(f"failed in {_where(silo['failed_in'])}: {silo['error']}")
     return marks
@@ -111,6 +114,7 @@ def _metrics(found: Document) -> list[str]:
         value = entry["value"]
         shown = ", ".join(decimal(v, 2) for v in value) if isinstance(value, Sequence) else percent(value)
         best = found.get("best") if name == "validation_accuracy" else None
+        best = None if best is not None and best["round"] == entry["round"] else best
         extra = f"   best {percent(best['validation_accuracy'])} in round {best['round'] + 1}" if best else ""
         lines.append(f"  {words:24} {shown}   ({_where(entry)}){extra}")
     return ["", *lines] if lines else []
