@@ -107,6 +107,7 @@ class FedGMI:
 
     def _moments(self) -> Script:
         """One survey of all silos; the server learns nothing but that it took place."""
+        yield from self.run.enough()
         plan = self._plan(MOMENTS, 0, self.run.available, self.progress.state.digest, survey=True)
         (outcome,) = yield from self.run.steps([plan], [self.progress.state])
         self._record(MOMENTS, 0, [outcome])
@@ -126,6 +127,7 @@ class FedGMI:
         draws, rounds = self.phases.candidate_draws(here), self.start.candidate_rounds
         self._announce("candidates", draws * rounds)
         for number in range(self.progress.round, draws * rounds):
+            yield from self.run.enough()
             index = number // rounds
             cohorts = self.phases.candidate_cohorts(index, self.run.beacon, self.run.members)
             current = list(self.progress.candidates)
@@ -185,6 +187,7 @@ class FedGMI:
         b0, b1 = self.start.warmup_beta
         for number in range(self.progress.round, self.start.warmup_rounds):
             state, beta = self.progress.state, beta_schedule(self.progress.warmed, b0, b1)
+            yield from self.run.enough()
             everyone = self.run.available
             survey = yield from self.run.steps(
                 [self._plan(WARMUP, 2 * number, everyone, state.digest, survey=True, beta=beta)], [state]
@@ -228,6 +231,7 @@ class FedGMI:
             self._advance(state=replace(self.progress.state, experts=experts, router=router))
         self._announce("rounds", train.comm_round)
         for number in range(self.progress.round, train.comm_round):
+            yield from self.run.enough()
             state = self.progress.state
             cohort = self.phases.round_cohort(number, self.run.beacon, self.run.silos)
             (outcome,) = yield from self.run.steps([self._plan(ROUNDS, number, cohort, state.digest)], [state])
@@ -255,6 +259,7 @@ class FedGMI:
     def _evaluate(self) -> Script:
         """Accuracy of the final models, as one more secure sum; they may be the best."""
         state = self.progress.state
+        yield from self.run.enough()
         plan = self._plan(EVALUATE, 0, self.run.available, state.digest)
         (outcome,) = yield from self.run.steps([plan], [state])
         accuracy = mean_metric(outcome, "validation")

@@ -188,6 +188,12 @@ class ServerRun:
         """Silos that have joined and are there, ascending."""
         return self.admission.available
 
+    def enough(self) -> Script:
+        """Wait until as many silos are there as open a component's gate: a network that is down is no reason to spend
+        rounds in vain. After the time for joining the run goes on with whoever is there."""
+        needed = min(len(self.silos), self.phases.config.fedgmi_args.secure.rules.gate)
+        yield Wait(lambda: len(self.available) >= needed, lambda: "waiting for silos", lambda: self._join_seconds)
+
     def steps(self, plans: Sequence[Plan], starts: Sequence[MixtureState]) -> Generator[Wait, bool, list[Outcome]]:
         """Run plans side by side (disjoint cohorts) to their outcomes; silos that lack the models get them first."""
         self.phase = plans[0].phase

@@ -333,6 +333,32 @@ def test_a_join_of_another_wire_format_is_answered(tmp_path):
     assert "wire version 2" in decode(out.payload).reason
 
 
+def test_a_network_that_is_down_spends_no_rounds(tmp_path, undisturbed):
+    """All links are lost between two rounds; the silos come back one by one."""
+    net = Net(tmp_path)
+    deadline, lost = net.server.deadline, []
+
+    def look(to, message):
+        if plan("rounds", 1)(to, message) and not lost:
+            lost.extend(net.parties.ids)
+            for silo in net.parties.ids:
+                net.kill(silo)
+
+    def time_is_up():
+        if net.down and net.server.stage == "waiting for silos":
+            net.revive(min(net.down))
+            return []
+        return deadline()
+
+    net.on_message, net.server.deadline = look, time_is_up
+    progress = net.run()
+    assert net.script.outcome == "finished"
+    rounds = [f for event, f in net.notes if event == "round" and f["phase"] == "rounds"]
+    assert [f["survivors"] for f in rounds] == [6, 0, 4]
+    assert progress.round == 3
+    assert progress.state.digest != undisturbed
+
+
 def test_a_candidate_that_no_cohort_trained_is_not_chosen(tmp_path):
     """One left as it began is unlike all others, and greedy selection would take it."""
     net = Net(tmp_path, ("fedgmi_args.initialisation.candidates=4",))
