@@ -51,7 +51,7 @@ def _remedy(kind: str, value: Any) -> str:
     return ""
 
 
-def _phrase(error: ErrorDetails) -> str:
+def phrase(error: ErrorDetails) -> str:
     """One of pydantic's errors as ``must be …, is …``."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "literal_error":
@@ -100,7 +100,7 @@ def validate(document: Document, values: dict[str, Any]) -> Config | None:
         except ValidationError as errors:
             for error in errors.errors(include_url=False):
                 path = tuple(error["loc"])
-                document.report(path, _phrase(error))
+                document.report(path, phrase(error))
                 broken.add(path)
                 _without(rest, path)
     if config is None:
