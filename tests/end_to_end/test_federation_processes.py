@@ -1,0 +1,285 @@
+"""The federation as hospitals run it: one process a party, real sockets, mutual TLS; killed, restarted, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from federation_harness import SMALL
+
+from fedgmi_fedml.config import load_config
+from fedgmi_fedml.provision.plan import provision
+from fedgmi_fedml.provision.project import read_project
+from fedgmi_fedml.simulate import run_simulation
+
+ROOT = Path(__file__).resolve().parents[2]
+SILOS = 5
+CHANGES = (*SMALL, "train_args.comm_round=6", "comm_args.heartbeat_seconds=1", "comm_args.silence_seconds=5")
+PATIENT = ("comm_args.grace_seconds=3", "comm_args.dial_seconds=60", "comm_args.backoff=[0.2, 1.0]")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+
+
+def free_port():
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
+class Processes:
+    """Kits, and the processes started with them; ``close`` ends what the test left."""
+
+    def __init__(self, folder: Path, *changes: str):
+        self.folder, self.port = folder, free_port()
+        self.config = load_config("digits", [*CHANGES, *PATIENT, *changes])
+        (folder / "config.yaml").write_text(self.config.to_yaml())
+        silos = "".join(f"  - {{name: silo-{i:03d}, identity: make}}\n" for i in range(1, SILOS + 1))
+        (folder / "project.yaml").write_text(
+            "federation: test\noperator: tester\nconfig: config.yaml\n"
+            f"server: {{address: '127.0.0.1:{self.port}', bind: '127.0.0.1:{self.port}'}}\nsilos:\n{silos}"
+        )
+        provision(read_project(folder / "project.yaml"), folder / "kits", now=time.time())
+        self.running: dict[str, subprocess.Popen] = {}
+        self.started: list[subprocess.Popen] = []
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "fedgmi_fedml.cli", *map(str, arguments)]
+        with open(self.folder / f"{name}.console", "ab") as console:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+            )  # fmt: skip
+        self.running[name] = process
+        self.started.append(process)
+        return process
+
+    def server(self, *more: str):
+        kit, out = self.folder / "kits" / "server", self.folder / "server"
+        return self.start(
+            "server", "server", "--kit", kit, "--out", out, "--repeatable", "--run-id", "digits/fedgmi", *more
+        )
+
+    def silo(self, i: int, *more: str):
+        name = f"silo-{i:03d}"
+        kit, out = self.folder / "kits" / f"silo-{name}", self.folder / name
+        return self.start(name, "silo", "--kit", kit, "--out", out, "--repeatable", "--simulated-part", i, *more)
+
+    def all(self):
+        self.server()
+        for i in range(1, SILOS + 1):
+            self.silo(i)
+
+    def wait(self, *names: str, seconds: float = 150) -> dict[str, int]:
+        """Exit codes by name."""
+        limit = time.monotonic() + seconds
+        codes = {}
+        for name in names or tuple(self.running):
+            try:
+                codes[name] = self.running[name].wait(max(0.1, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                pytest.fail(f"{name} has not ended:\n{self.said(name)}")
+        return codes
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.console").read_text()
+
+    def until(self, what, seconds: float = 100):
+        """Wait until ``what()`` is true."""
+        limit = time.monotonic() + seconds
+        while not what():
+            if time.monotonic() > limit:
+                pytest.fail("it has not happened:\n" + "\n".join(f"{n}:\n{self.said(n)[-1500:]}" for n in self.running))
+            time.sleep(0.02)
+
+    def rounds(self):
+        path = self.folder / "server" / "rounds.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def has_done(self, phase: str, number: int):
+        return lambda: any(
+            (line["phase"], line["round"]) >= (phase, number) for line in self.rounds() if line["phase"] == phase
+        )
+
+    def digests(self, who: str = "server"):
+        return json.loads((self.folder / who / "summary.json").read_text())["model_digests"]
+
+    def close(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def federation(tmp_path):
+    made = []
+
+    def make(*changes: str) -> Processes:
+        made.append(Processes(tmp_path, *changes))
+        return made[-1]
+
+    yield make
+    for processes in made:
+        processes.close()
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """Digests of the same run as a simulation."""
+    out = tmp_path_factory.mktemp("simulated") / "run"
+    run_simulation(load_config("digits", [*CHANGES, *PATIENT]), out)
+    return json.loads((out / "summary.json").read_text())["model_digests"]
+
+
+def assert_all_fine(processes: Processes) -> None:
+    codes = processes.wait()
+    assert set(codes.values()) == {0}, {name: processes.said(name)[-1500:] for name, code in codes.items() if code}
+
+
+def test_the_bits_of_the_simulation(federation, simulated):
+    processes = federation()
+    processes.all()
+    assert_all_fine(processes)
+    assert processes.digests() == simulated
+    assert {json.dumps(processes.digests(f"silo-{i:03d}")) for i in range(1, SILOS + 1)} == {json.dumps(simulated)}
+    assert "Protection: masked secure aggregation" in processes.said("server")
+    assert (processes.folder / "silo-001" / "report.html").exists()
+    again = processes.server()
+    assert again.wait(60) == 0
+    assert "has finished already" in processes.said("server")
+
+
+@pytest.mark.parametrize("phase", [("candidates", 0), ("warmup", 0), ("rounds", 1), ("rounds", 4)])
+def test_a_server_killed_and_restarted_ends_in_the_same_bits(federation, simulated, phase):
+    processes = federation()
+    processes.all()
+    processes.until(processes.has_done(*phase))
+    processes.running["server"].kill()
+    processes.running["server"].wait()
+    processes.server()
+    assert_all_fine(processes)
+    assert processes.digests() == simulated
+    lines = [(line["phase"], line["round"]) for line in processes.rounds()]
+    assert len(lines) == len(set(lines))
+
+
+def test_a_server_told_to_stop_can_be_started_again(federation, simulated):
+    processes = federation()
+    processes.all()
+    processes.until(processes.has_done("rounds", 0))
+    processes.running["server"].send_signal(signal.SIGTERM)
+    assert processes.running["server"].wait(30) == 130
+    assert "start the server again with the same command to go on" in processes.said("server")
+    assert all(processes.running[f"silo-{i:03d}"].poll() is None for i in range(1, SILOS + 1)), "silos wait for it"
+    processes.server()
+    assert_all_fine(processes)
+    assert processes.digests() == simulated
+
+
+def test_a_silo_killed_in_training_and_restarted(federation):
+    processes = federation("train_args.epochs=5", "train_args.comm_round=10")
+    processes.all()
+    log = processes.folder / "silo-003" / "silo.log"
+    processes.until(lambda: log.exists() and "rounds 1: working" in log.read_text())
+    processes.running["silo-003"].kill()
+    processes.running["silo-003"].wait()
+    processes.silo(3)
+    assert_all_fine(processes)
+    lines = {(line["phase"], line["round"]): line for line in processes.rounds()}
+    assert lines["rounds", 9]["complete"]
+    assert not any(line["failed_sessions"] for line in lines.values())
+    assert "is restored" in log.read_text()
+    assert processes.digests("silo-003") == processes.digests()
+
+
+def test_a_silo_told_to_stop_leaves_in_good_order_and_may_return(federation):
+    processes = federation("train_args.comm_round=10")
+    processes.all()
+    processes.until(processes.has_done("rounds", 0))
+    processes.running["silo-002"].send_signal(signal.SIGTERM)
+    assert processes.running["silo-002"].wait(30) == 130
+    assert "start the silo again with the same command" in processes.said("silo-002")
+    processes.silo(2)
+    assert_all_fine(processes)
+
+
+def test_another_configuration_is_refused_with_exit_code_4(federation):
+    processes = federation()
+    processes.server()
+    processes.silo(1, "--set", "train_args.learning_rate=0.5")
+    assert processes.wait("silo-001") == {"silo-001": 4}
+    assert "configuration (train_args.learning_rate) differs from the server's" in processes.said("silo-001")
+    processes.until(lambda: "silo 1 (silo-001) refused" in processes.said("server"))
+    for i in range(1, SILOS + 1):
+        processes.silo(i)
+    assert_all_fine(processes)
+
+
+def test_a_silo_that_starts_long_before_its_server(federation):
+    processes = federation()
+    for i in range(1, SILOS + 1):
+        processes.silo(i)
+    time.sleep(8)
+    processes.server()
+    assert_all_fine(processes)
+
+
+def test_no_server_at_all_is_one_line(federation):
+    processes = federation("comm_args.dial_seconds=3")
+    processes.silo(1)
+    assert processes.wait("silo-001", seconds=60) == {"silo-001": 2}
+    last = processes.said("silo-001").strip().splitlines()[-1]
+    assert f"127.0.0.1:{processes.port}" in last
+
+
+def test_a_second_server_on_the_port_is_refused_at_once(federation, tmp_path):
+    processes = federation()
+    processes.server()
+    processes.until(lambda: "waiting for 5 silos" in processes.said("server"))
+    other = processes.start(
+        "second", "server", "--kit", processes.folder / "kits" / "server", "--out", tmp_path / "second",
+        "--repeatable",
+    )  # fmt: skip
+    assert other.wait(60) == 2
+    assert str(processes.port) in processes.said("second")
+
+
+def test_the_script_makes_the_same_digests_and_leaves_nobody_behind(tmp_path):
+    """digits with four silos, as a user starts it."""
+    few = (
+        "train_args.client_num_in_total=4",
+        "train_args.client_num_per_round=4",
+        "fedgmi_args.initialisation.cohort_size=4",
+    )
+    changes = [*SMALL, *few]
+    run_simulation(load_config("digits", changes), tmp_path / "simulated")
+    sets = [word for change in changes if "client_num" not in change for word in ("--set", change)]
+    marker = f"FEDGMI_TEST_{os.getpid()}"
+    done = subprocess.run(
+        ["bash", "deploy/local_federation.sh", "digits", "4", "--out", str(tmp_path / "out"), *sets],
+        cwd=ROOT, env={**os.environ, "ENV_PYTHON": sys.executable, "FEDGMI_DEADLINE": "200", marker: "1"},
+        capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    digests = [json.loads((tmp_path / where / "summary.json").read_text())["model_digests"]
+               for where in ("simulated", "out/server", "out/silo-001", "out/silo-004")]  # fmt: skip
+    assert all(found == digests[0] for found in digests)
+    assert "report.html" in done.stdout
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and marker in _environment(pid)]
+
+
+def _environment(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
