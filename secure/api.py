@@ -16,8 +16,9 @@ Everything an outsider needs is importable from here.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ from secure.masking import MaskedServer, MaskedSilo
 from secure.messages import Sum
 from secure.plain import PlainServer, PlainSilo
 from secure.protocol.agreement import check_session
+from secure.protocol.plane import SiloPlane
 from secure.protocol.release import byte_view, check_contribution
 from secure.protocol.server import ControlServer
 from secure.protocol.silo import ControlSilo
@@ -54,6 +56,7 @@ __all__ = [
     "SiloSession",
     "Totals",
     "TotalsKnown",
+    "check_backend",
     "check_capacity",
     "decode_aggregate",
     "dequantise",
@@ -156,13 +159,16 @@ def open_silo(
     """
     if expected.backend == "none":
         return PlainSilo(silo, expected, contribution, credentials.policy if credentials else None)
-    if expected.backend != "masked":
-        raise InputError(f"back-end {expected.backend!r} is not available")
+    check_backend(expected.backend)
     if credentials is None or credentials.policy is None or journal is None:
-        raise InputError("a silo's masked session needs an identity, a roster, a policy and a journal")
+        raise InputError(f"a silo's {expected.backend} session needs an identity, a roster, a policy and a journal")
     check_contribution(expected, contribution)
     check_session(expected)
-    return ControlSilo(silo, expected, contribution, credentials, journal, MaskedSilo, random)
+    plane_of: Callable[[SessionParams], SiloPlane] = MaskedSilo
+    arithmetic = ""
+    if expected.backend == "homomorphic":
+        plane_of, arithmetic = _homomorphic().silo_plane(expected)
+    return ControlSilo(silo, expected, contribution, credentials, journal, plane_of, random, arithmetic)
 
 
 def open_server(
@@ -188,20 +194,43 @@ def open_server(
     """
     if params.backend == "none":
         return PlainServer(params, spool_dir, credentials.roster if credentials else None)
-    if params.backend != "masked":
-        raise InputError(f"back-end {params.backend!r} is not available")
+    check_backend(params.backend)
     if credentials is None:
-        raise InputError("the server's masked session needs an identity and a roster")
+        raise InputError(f"the server's {params.backend} session needs an identity and a roster")
     if credentials.identity.public_key != credentials.roster.server_key:
         raise InputError("the roster names another server key than this identity's")
     if credentials.roster.digest() != params.roster_digest:
         raise InputError("the parameters name another roster")
     check_session(params)
-    return ControlServer(params, credentials, MaskedServer(params), spool_dir, random, voids)
+    plane = _homomorphic().server_plane(params) if params.backend == "homomorphic" else MaskedServer(params)
+    return ControlServer(params, credentials, plane, spool_dir, random, voids)
+
+
+def check_backend(backend: str) -> None:
+    """Whether this party can run a back-end at all; call it at start, before anything is promised to anybody.
+
+    Raises:
+        InputError: there is no such back-end.
+        HomomorphicUnavailable: this party's TenSEAL is missing, or cannot do what is needed; says what to install.
+    """
+    if backend not in ("none", "masked", "homomorphic"):
+        raise InputError(f"back-end {backend!r} is not available")
+    if backend == "homomorphic":
+        _homomorphic().check_available()
+
+
+def _homomorphic() -> Any:
+    """The homomorphic data plane, looked for only where it is wanted: TenSEAL is an optional part."""
+    return importlib.import_module("secure.homomorphic.plane")
 
 
 def encode_aggregate(aggregate: Aggregate) -> bytes:
-    """A released aggregate as bytes, for silos that were not in the cohort; read with ``decode_aggregate``."""
+    """A released aggregate as bytes, for silos that were not in the cohort; read with ``decode_aggregate``.
+
+    Raises:
+        InputError: this party cannot read it.
+    """
+    _readable(aggregate)
     values: npt.NDArray[Any] = np.ascontiguousarray(aggregate.values)
     names = [item.name for item in aggregate.spec.metrics]
     return encode(
@@ -216,6 +245,11 @@ def encode_aggregate(aggregate: Aggregate) -> bytes:
             values=byte_view(values.astype(_dtype(values), copy=False)),
         )
     )
+
+
+def _readable(aggregate: Aggregate) -> None:
+    if aggregate.is_sealed:
+        raise InputError("this sum is sealed: the server of a homomorphic session cannot read it, its silos can")
 
 
 def _dtype(values: npt.NDArray[Any]) -> str:
@@ -247,7 +281,12 @@ def decode_aggregate(data: bytes, spec: VectorSpec) -> Aggregate:
 
 
 def dequantise(aggregate: Aggregate) -> npt.NDArray[np.float32]:
-    """The sum in the parameters' unit: float32, shape (spec.length,), a new array."""
+    """The sum in the parameters' unit: float32, shape (spec.length,), a new array.
+
+    Raises:
+        InputError: this party cannot read it.
+    """
+    _readable(aggregate)
     out = np.empty(aggregate.spec.length, dtype=np.float32)
     if aggregate.values.dtype.kind == "f":
         out[:] = aggregate.values

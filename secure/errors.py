@@ -3,6 +3,7 @@
     SecureError
     ├── InputError            the caller's own vector, totals or settings cannot be used (raised before masking)
     │   └── CapacityError     the declared lengths, clips or silo counts do not fit the ring
+    ├── HomomorphicUnavailable  this party's TenSEAL is missing or cannot do what the homomorphic back-end needs
     ├── IdentityError         a key, roster or policy file is missing, unreadable, expired or not signed by the operator
     ├── JournalError          the silo's journal is damaged or cannot be written
     ├── PolicyRefusal         the server proposed less than this silo's local policy demands
@@ -27,6 +28,10 @@ class InputError(SecureError):
 
 class CapacityError(InputError):
     """Declared lengths, clips and silo counts do not fit the ring."""
+
+
+class HomomorphicUnavailable(SecureError):  # noqa: N818 - said of an installation, not of a run
+    """This party cannot run the homomorphic back-end; there is no weaker one to fall back to."""
 
 
 class IdentityError(SecureError):

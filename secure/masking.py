@@ -18,12 +18,20 @@ import numpy.typing as npt
 
 from secure.codec import BulkWriter
 from secure.errors import ProtocolError
-from secure.fixedpoint import FRACTION_BITS, Segment, decode_metric, encode_metric, magnitude, quantise_into, segments
+from secure.fixedpoint import (
+    FRACTION_BITS,
+    Segment,
+    decode_metric,
+    encode_metric,
+    magnitude,
+    quantise_into,
+    segments,
+)
 from secure.keys import _Secretive
 from secure.messages import Release
 from secure.prg import CHUNK, MaskStream, accumulate, new_scratch
 from secure.protocol.plane import Masks, SiloKeys
-from secure.protocol.release import check_vector, metric_values, read_release
+from secure.protocol.release import aggregate_of, check_step, check_vector, metric_values
 from secure.spool import Inbox
 from secure.types import Aggregate, SessionParams, SiloId, Totals
 from secure.verified import (
@@ -39,7 +47,7 @@ from secure.verified import (
 )
 
 
-class _Streams(_Secretive):
+class Streams(_Secretive):
     """Mask streams of one party, read from front to back: vector, then scalars, then tags."""
 
     def __init__(self, masks: Masks) -> None:
@@ -59,8 +67,11 @@ class _Streams(_Secretive):
         return total
 
 
-class _Plane:
-    """What both sides know: lengths and segments."""
+class Plane:
+    """What both sides know: lengths and segments.
+
+    The homomorphic plane is this one with other numbers in the place of the vector; everything else is shared.
+    """
 
     def __init__(self, params: SessionParams) -> None:
         self._params, self._spec = params, params.spec
@@ -72,6 +83,11 @@ class _Plane:
     def upload_bytes(self) -> int:
         """Length of every silo's upload."""
         return self._vector_bytes + 8 * self._words + self._tag_bytes
+
+    @property
+    def release_bytes(self) -> int:
+        """Length of a release's long field."""
+        return self._vector_bytes
 
     def _bounds(self, opened: Sequence[bool]) -> list[tuple[int, int, int]]:
         """(start, stop, largest absolute sum of honest silos): clip plus rounding, zero where a component is closed."""
@@ -89,8 +105,8 @@ class _Plane:
         if not 0 <= scalars[-1] <= 10 * max(1, self._spec.length) * silos:
             raise ProtocolError("the clipped share is out of range: some silo's upload was not honest")
 
-    def _aggregate(self, message: Release) -> Aggregate:
-        """Decode scalars and values of a release."""
+    def _aggregate(self, message: Release, values: npt.NDArray[Any], sealed: bytes | memoryview = b"") -> Aggregate:
+        """Decode the scalars of a release, and put the values beside them."""
         words = np.frombuffer(message.scalars, dtype="<i8")
         if len(words) != self._words:
             raise ProtocolError("release does not fit the layout")
@@ -98,13 +114,13 @@ class _Plane:
         metrics = tuple(decode_metric(item, step) for item, step in zip(self._spec.metrics, steps, strict=False))
         coordinates = max(1, len(message.survivors) * self._spec.length)
         clipped = min(1.0, max(0, steps[-1]) / coordinates)
-        decoded = Release(message.session, message.survivors, message.open, metrics, clipped, b"", b"", message.values)
-        aggregate = read_release(decoded, self._params, "<i4")
+        decoded = Release(message.session, message.survivors, message.open, metrics, clipped, b"", b"", b"")
+        aggregate = aggregate_of(decoded, self._params, values, sealed)
         self._check_scalars(steps, message.open)
         return aggregate
 
 
-class MaskedSilo(_Plane):
+class MaskedSilo(Plane):
     """A silo's half: see ``plane.SiloPlane``."""
 
     def __init__(self, params: SessionParams) -> None:
@@ -115,13 +131,14 @@ class MaskedSilo(_Plane):
         """Refuse bad input; metrics as steps, zero where closed."""
         values = metric_values(self._spec, metrics, totals.open)
         self._norms = check_vector(self._spec, vector)
+        check_step(self._spec, vector, totals.share)
         return tuple(encode_metric(item, value)[0] for item, value in zip(self._spec.metrics, values, strict=True))
 
     def pieces(
         self, vector: npt.NDArray[np.float32], scalars: tuple[int, ...], totals: Totals, keys: SiloKeys
     ) -> Iterator[memoryview]:
         """Quantise, tag and mask, piece by piece, in one buffer."""
-        streams, scratch = _Streams(keys.masks), new_scratch()
+        streams, scratch = Streams(keys.masks), new_scratch()
         tagger = Tagger(keys.shared, keys.session) if self._tag_bytes else None
         parts = segments(self._spec, totals.share)
         buffer = bytearray(min(self._params.piece_bytes, self.upload_bytes))
@@ -140,18 +157,13 @@ class MaskedSilo(_Plane):
                 if filled == len(words):
                     yield memoryview(buffer)
                     filled = 0
-        yield from self._tail(buffer, 4 * filled, (*scalars, magnitude(clipped)), tagger, streams, keys)
+        tail = self._tail((*scalars, magnitude(clipped)), tagger, streams, keys)
+        rest = bytes(memoryview(buffer)[: 4 * filled]) + tail
+        for start in range(0, len(rest), self._params.piece_bytes):
+            yield memoryview(rest)[start : start + self._params.piece_bytes]
 
-    def _tail(
-        self,
-        buffer: bytearray,
-        filled: int,
-        scalars: tuple[int, ...],
-        tagger: Tagger | None,
-        streams: _Streams,
-        keys: SiloKeys,
-    ) -> Iterator[memoryview]:
-        """What is left of the vector, then scalars and tags."""
+    def _tail(self, scalars: tuple[int, ...], tagger: Tagger | None, streams: Streams, keys: SiloKeys) -> bytes:
+        """Scalars and tags, masked."""
         words = np.array([value % (1 << 64) for value in scalars], dtype=np.uint64)
         streams.words(words, np.empty_like(words))
         tail = words.astype("<u8").tobytes()
@@ -159,24 +171,33 @@ class MaskedSilo(_Plane):
             own = offsets(keys.shared, keys.session, keys.silo)
             tags = [(left + right) % PRIME for left, right in zip(tagger.finish(scalars), own, strict=True)]
             tail += encode_tags(streams.tags(tags))
-        rest = bytes(memoryview(buffer)[:filled]) + tail
-        for start in range(0, len(rest), self._params.piece_bytes):
-            yield memoryview(rest)[start : start + self._params.piece_bytes]
+        return tail
+
+    def _quantised(
+        self, vector: npt.NDArray[np.float32], start: int, parts: Sequence[Segment], out: npt.NDArray[np.uint32]
+    ) -> int:
+        """Quantise the coordinates from ``start`` on (all in one chunk) into ``out``; returns how many clipped."""
+        return _quantise(vector[start : start + len(out)], start, parts, out, self._norms[start // CHUNK])
 
     def read(self, release: Release, totals: Totals, shared: bytes) -> Aggregate:
         """Check and decode a release."""
         if release.open != totals.open or release.metrics:
             raise ProtocolError("release does not fit this session")
-        aggregate = self._aggregate(release)
+        if memoryview(release.values).nbytes != self.release_bytes:
+            raise ProtocolError("release does not fit the layout")
+        aggregate = self._aggregate(release, np.frombuffer(release.values, dtype="<i4"))
         values = np.asarray(aggregate.values, dtype=np.int32)
         bounds = self._bounds(release.open)
         for start in range(0, len(values), CHUNK):
-            _check_chunk(values[start : start + CHUNK], start, bounds)
+            check_chunk(values[start : start + CHUNK], start, bounds)
         if self._tag_bytes:
-            steps = [int(word) for word in np.frombuffer(release.scalars, dtype="<i8")]
-            chunks = (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
-            check_sum(chunks, steps, release.tags, shared, release.session, release.survivors)
+            self._check_tags(values, release, shared)
         return aggregate
+
+    def _check_tags(self, values: npt.NDArray[np.int32], release: Release, shared: bytes) -> None:
+        steps = [int(word) for word in np.frombuffer(release.scalars, dtype="<i8")]
+        chunks = (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
+        check_sum(chunks, steps, release.tags, shared, release.session, release.survivors)
 
 
 def _quantise(
@@ -205,7 +226,7 @@ def _quantise(
     return clipped
 
 
-def _check_chunk(chunk: npt.NDArray[np.int32], start: int, bounds: Sequence[tuple[int, int, int]]) -> None:
+def check_chunk(chunk: npt.NDArray[Any], start: int, bounds: Sequence[tuple[int, int, int]]) -> None:
     """Coordinates ``start`` … of a sum, while they are in the cache.
 
     Raises:
@@ -217,14 +238,19 @@ def _check_chunk(chunk: npt.NDArray[np.int32], start: int, bounds: Sequence[tupl
             raise ProtocolError("the sum lies beyond clip and rounding: some silo's upload was not honest")
 
 
-class MaskedServer(_Plane):
+class MaskedServer(Plane):
     """The server's half: see ``plane.ServerPlane``."""
+
+    arithmetic = ""
+
+    def absorb(self, inbox: Inbox, silo: SiloId) -> None:
+        """Nothing: any bytes of the right length are words, and wait in the inbox."""
 
     def release(
         self, session: bytes, inbox: Inbox, survivors: tuple[SiloId, ...], opened: tuple[bool, ...], left: Masks
     ) -> tuple[bytes, Aggregate]:
         """Add uploads and take masks off, chunk by chunk in the cache, straight into the message."""
-        streams, slots = _Streams(left), [inbox.slots[silo] for silo in survivors]
+        streams, slots = Streams(left), [inbox.slots[silo] for silo in survivors]
         blank = Release(session, survivors, opened, (), 0.0, bytes(8 * self._words), bytes(self._tag_bytes), b"")
         writer = BulkWriter(blank, self._vector_bytes)
         room, scratch, bounds = new_scratch(), new_scratch(), self._bounds(opened)
@@ -234,13 +260,13 @@ class MaskedServer(_Plane):
             for slot in slots:
                 inbox.spool.add_into(slot, 4 * start, chunk)
             streams.words(chunk, scratch)
-            _check_chunk(chunk.view(np.int32), start, bounds)
+            check_chunk(chunk.view(np.int32), start, bounds)
             writer.write(chunk.astype("<u4", copy=False))
         scalars, tags = self._scalars(inbox, slots, streams)
         payload, message = writer.finish(replace(blank, scalars=scalars, tags=tags))
-        return payload, self._aggregate(message)
+        return payload, self._aggregate(message, np.frombuffer(message.values, dtype="<i4"))
 
-    def _scalars(self, inbox: Inbox, slots: Sequence[int], streams: _Streams) -> tuple[bytes, bytes]:
+    def _scalars(self, inbox: Inbox, slots: Sequence[int], streams: Streams) -> tuple[bytes, bytes]:
         """Sums of the scalars (signed, 8 bytes each) and of the tags."""
         sums = np.zeros(self._words, dtype=np.uint64)
         word = np.empty(self._words, dtype="<u8")

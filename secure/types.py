@@ -17,6 +17,9 @@ SiloId = int
 
 Backend = Literal["none", "masked", "homomorphic"]
 
+Profile = Literal["standard", "compact"]
+"""How finely coordinates are rounded: 2^29 steps a clip, or 2^18, of which two fit one slot of a ciphertext."""
+
 
 def _digest(label: str, *fields: object) -> bytes:
     """SHA-256 over a label and the ``repr`` of plain values, each with its length in front."""
@@ -74,13 +77,14 @@ class StatisticSpec:
 class VectorSpec:
     """The agreed layout of one upload: order, lengths, clips, metrics and statistics.
 
-    ``component`` of the blocks must lie in 0 … ``components`` − 1.
+    ``component`` of the blocks must lie in 0 … ``components`` − 1. All back-ends round alike in one ``profile``.
     """
 
     components: int
     blocks: tuple[Block, ...]
     metrics: tuple[MetricSpec, ...] = ()
     statistics: tuple[StatisticSpec, ...] = ()
+    profile: Profile = "standard"
 
     @property
     def length(self) -> int:
@@ -88,8 +92,9 @@ class VectorSpec:
         return sum(block.length for block in self.blocks)
 
     def digest(self) -> bytes:
-        """32-byte schema digest: equal iff order, names, lengths, clips, metrics and statistics are equal."""
-        return _digest("fedgmi/schema/1", self.components, self.blocks, self.metrics, self.statistics)
+        """32-byte schema digest: equal iff order, names, lengths, clips, metrics, statistics and profile are equal."""
+        profile = () if self.profile == "standard" else (self.profile,)
+        return _digest("fedgmi/schema/1", self.components, self.blocks, self.metrics, self.statistics, *profile)
 
 
 @dataclass(frozen=True)
@@ -201,11 +206,14 @@ class Aggregate:
 
     Attributes:
         spec: its layout.
-        values: fixed-point little-endian ``int32`` (masked) or ``float32`` (backend ``none``), shape (spec.length,).
+        values: fixed-point little-endian ``int32`` or ``float32`` (backend ``none``), shape (spec.length,). Empty
+            on the server with back-end ``homomorphic``: see ``sealed``.
         open: which components are in it; coordinates of closed ones are zero.
         cohort, survivors: silo ids, ascending.
         metrics: sum over the survivors of each metric, by name (closed components: 0).
         clipped_share: upper bound on the share of coordinates that were clipped, from its order of magnitude.
+        sealed: the sum as ciphertexts that only the session's silos could open, and only within the session: all that
+            the server has with back-end ``homomorphic``. Empty wherever ``values`` can be read.
     """
 
     spec: VectorSpec
@@ -215,6 +223,12 @@ class Aggregate:
     survivors: tuple[SiloId, ...]
     metrics: dict[str, float]
     clipped_share: float = 0.0
+    sealed: bytes | memoryview = field(default=b"", repr=False)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether this party cannot read the sum."""
+        return bool(self.sealed)
 
     @property
     def complete(self) -> bool:

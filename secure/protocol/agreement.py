@@ -52,7 +52,7 @@ def check_session(params: SessionParams) -> None:
         raise InputError("; ".join(problems))
     check_capacity(params.spec, len(params.cohort))
     check_totals_capacity(params.spec, len(params.cohort))
-    if params.rules.verified_sums:
+    if params.rules.verified_sums or params.backend == "homomorphic":
         check_tag_capacity(params.spec, len(params.cohort))
 
 
@@ -62,9 +62,17 @@ def verified(roster: Roster, sender: SiloId, message: Signed, signature: bytes) 
 
 
 def accept_proposal(
-    proposal: Proposal, expected: SessionParams, silo: SiloId, credentials: Credentials, journal: Journal
+    proposal: Proposal,
+    expected: SessionParams,
+    silo: SiloId,
+    credentials: Credentials,
+    journal: Journal,
+    arithmetic: str = "",
 ) -> SessionParams:
     """Check a proposal against what the silo expects, its policy and its journal; the session counts as started.
+
+    Args:
+        arithmetic: ``ServerPlane.arithmetic`` as this silo has it.
 
     Raises:
         ProtocolError: the server's signature does not verify.
@@ -78,7 +86,7 @@ def accept_proposal(
         raise PolicyRefusal(f"the server runs back-end {proposal.backend!r}, this silo {expected.backend!r}")
     if not is_valid(roster.server_key, proposal.label(), proposal.body(), proposal.signature):
         raise ProtocolError("the server's signature on the proposal does not verify")
-    problems = objections(proposal, expected, silo)
+    problems = objections(proposal, expected, silo, arithmetic)
     params = agreed(proposal, expected)
     problems += policy.check(params)
     problems += infeasible(len(params.cohort), params.rules) + too_many_colluders(len(params.cohort), params.rules)

@@ -8,6 +8,7 @@ from pathlib import Path
 from secure.errors import ProtocolError
 from secure.keys import SealingKey
 from secure.messages import Advert, Opened, Piece, Uploaded
+from secure.protocol.plane import ServerPlane
 from secure.protocol.uploading import PieceKey, upload_digest
 from secure.spool import Inbox, Spool
 from secure.types import SessionParams, SiloId
@@ -21,7 +22,7 @@ class Intake:
         params: the proposal.
         adverts: silo → advert.
         key: the server's one-time key.
-        upload_bytes: length of one upload.
+        plane: knows the length of an upload, and takes complete ones in.
         spool_dir: where uploads wait.
 
     Attributes:
@@ -34,13 +35,13 @@ class Intake:
         params: SessionParams,
         adverts: Mapping[SiloId, Advert],
         key: SealingKey,
-        upload_bytes: int,
+        plane: ServerPlane,
         spool_dir: Path | None,
     ) -> None:
-        self._session, self._params = session, params
+        self._session, self._params, self._plane = session, params, plane
         self._keys = {silo: PieceKey(key, item.sealing_key, session, silo) for silo, item in adverts.items()}
-        slots = {silo: slot for slot, silo in enumerate(params.cohort)}
-        self.inbox = Inbox(Spool(spool_dir, upload_bytes, len(slots)), slots, upload_bytes, params.piece_bytes)
+        slots, size = {silo: slot for slot, silo in enumerate(params.cohort)}, plane.upload_bytes
+        self.inbox = Inbox(Spool(spool_dir, size, len(slots)), slots, size, params.piece_bytes)
         self.masks: dict[SiloId, tuple[bool, ...]] = {}
 
     @property
@@ -87,14 +88,15 @@ class Intake:
         self.inbox.put(sender, piece.index, piece.tag, piece.data)
 
     def check_uploaded(self, message: Uploaded) -> None:
-        """An upload is complete when its owner's digest covers every piece.
+        """An upload is complete when its owner's digest covers every piece; the data plane then takes it in.
 
         Raises:
-            ProtocolError: pieces are missing, or the digest differs.
+            ProtocolError: pieces are missing, the digest differs, or it is no upload of this data plane.
         """
         tags = self.inbox.tags(message.silo)
         if tags is None or upload_digest(self._session, message.silo, tags) != message.digest:
             raise ProtocolError("upload is incomplete, or its digest differs")
+        self._plane.absorb(self.inbox, message.silo)
 
     def close(self) -> None:
         """Erase uploads and keys. Idempotent."""

@@ -2,8 +2,8 @@
 
 The control plane decides who is in the session, which components are open, who survived, and hands out keys. A data
 plane turns one silo's vector into a stream of bytes of known length, and the survivors' streams, blindly, into one
-release; it never sees a key that the control plane did not hand it. Masking is one; a homomorphic one may follow, with
-the same keys masking the plaintext under its encryption.
+release; it never sees a key that the control plane did not hand it. Masking is one; the homomorphic one is another,
+with the same keys masking the plaintext under its encryption.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class SiloKeys(_Secretive):
 class SiloPlane(Protocol):
     """A silo's half of a data plane."""
 
+    @property
+    def release_bytes(self) -> int:
+        """Length of a release's long field."""
+
     def check(self, vector: npt.NDArray[np.float32], metrics: Mapping[str, float], totals: Totals) -> tuple[int, ...]:
         """Refuse bad input before anything is masked; returns the metrics as integers.
 
@@ -73,8 +77,19 @@ class ServerPlane(Protocol):
     """The server's half of a data plane."""
 
     @property
+    def arithmetic(self) -> str:
+        """What all parties must have alike beyond the quantiser, for the proposal; empty when nothing."""
+
+    @property
     def upload_bytes(self) -> int:
         """Length of every silo's upload."""
+
+    def absorb(self, inbox: Inbox, silo: SiloId) -> None:
+        """Look at a complete upload, and take in what can be: its owner signed it and is a survivor from now on.
+
+        Raises:
+            ProtocolError: it is no upload of this data plane; nothing of it was taken in.
+        """
 
     def release(
         self, session: bytes, inbox: Inbox, survivors: tuple[SiloId, ...], opened: tuple[bool, ...], left: Masks

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from secure.fixedpoint import fraction_bits
 from secure.gate import feasibility
 from secure.keys import frame
 from secure.messages import Proposal
 from secure.types import Rules, SessionParams, SiloId
 
-QUANTISER = "nearest-even, 2^29 steps a clip"
 PIECE_RANGE = (1 << 10, 1 << 26)
 """Smallest and largest size of an upload piece, in bytes."""
 
@@ -26,12 +26,21 @@ def id_bytes(silo: SiloId) -> bytes:
     return silo.to_bytes(2, "big")
 
 
-def make_proposal(params: SessionParams, server_key: bytes = bytes(32), voids: Sequence[bytes] = ()) -> Proposal:
+def quantiser(params: SessionParams, arithmetic: str) -> str:
+    """How numbers are rounded, and with what they are added beyond that (``ServerPlane.arithmetic``)."""
+    rounding = f"nearest-even, 2^{fraction_bits(params.spec.profile)} steps a clip"
+    return f"{rounding}; {arithmetic}" if arithmetic else rounding
+
+
+def make_proposal(
+    params: SessionParams, server_key: bytes = bytes(32), voids: Sequence[bytes] = (), arithmetic: str = ""
+) -> Proposal:
     """The unsigned proposal of these parameters.
 
     Args:
         server_key: the server's one-time X25519 public key (zeros with back-end ``none``).
         voids: encoded ``Void`` messages of an earlier session from the same starting point.
+        arithmetic: ``ServerPlane.arithmetic``.
     """
     rules, case = params.rules, feasibility(len(params.cohort))
     return Proposal(
@@ -54,7 +63,7 @@ def make_proposal(params: SessionParams, server_key: bytes = bytes(32), voids: S
         verified_sums=rules.verified_sums,
         threshold=case.threshold,
         quorum=case.quorum,
-        quantiser=QUANTISER,
+        quantiser=quantiser(params, arithmetic),
         survey=params.survey,
         piece_bytes=params.piece_bytes,
         server_key=server_key,
@@ -91,7 +100,7 @@ def agreed(proposal: Proposal, expected: SessionParams) -> SessionParams:
     )
 
 
-def objections(proposal: Proposal, expected: SessionParams, silo: int) -> list[str]:
+def objections(proposal: Proposal, expected: SessionParams, silo: int, arithmetic: str = "") -> list[str]:
     """Every field in which the proposal differs from, or falls short of, what this silo expects; empty when none.
 
     Names of fields only: what a silo expected is not the server's business.
@@ -108,7 +117,7 @@ def objections(proposal: Proposal, expected: SessionParams, silo: int) -> list[s
         ("configuration", proposal.config, expected.config_digest),
         ("roster", proposal.roster, expected.roster_digest),
         ("survey", proposal.survey, expected.survey),
-        ("quantiser", proposal.quantiser, QUANTISER),
+        ("quantiser" + _encryption(arithmetic), proposal.quantiser, quantiser(expected, arithmetic)),
         ("threshold", proposal.threshold, case.threshold),
         ("quorum", proposal.quorum, case.quorum),
     )
@@ -125,3 +134,8 @@ def objections(proposal: Proposal, expected: SessionParams, silo: int) -> list[s
     # close, a server could search for counts and numbers of holders.
     proposed, wanted = asdict(rules_of(proposal)), asdict(expected.rules)
     return found + [f"{name} differs from what this silo expects" for name in wanted if proposed[name] != wanted[name]]
+
+
+def _encryption(arithmetic: str) -> str:
+    """What may differ beside the quantiser. Versions of a library are nobody's secret, and say what to install."""
+    return f" or encryption (here: {arithmetic}; all parties need the same TenSEAL)" if arithmetic else ""

@@ -10,10 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from secure.errors import InputError, ProtocolError
+from secure.fixedpoint import COMPACT_BITS, scale_of
 from secure.gate import size_classes
 from secure.messages import Release
 from secure.prg import CHUNK
 from secure.types import Aggregate, Contribution, SessionParams, VectorSpec
+
+COARSEST = 0.25
+"""Largest part of one silo's update of a component (in the L2 norm) that rounding may change in profile ``compact``."""
 
 
 def byte_view(array: npt.NDArray[Any]) -> memoryview:
@@ -41,6 +45,38 @@ def check_vector(spec: VectorSpec, vector: Any) -> tuple[float, ...]:
     if not all(map(math.isfinite, squares)):
         _name_bad_block(spec, vector)
     return tuple(math.sqrt(square) for square in squares)
+
+
+def check_step(spec: VectorSpec, vector: npt.NDArray[np.float32], share: Sequence[float]) -> None:
+    """In profile ``compact``: refuse an update that rounding would change by more than ``COARSEST``.
+
+    Args:
+        vector: weighted, finite.
+        share: this silo's weight per component; those without are not looked at.
+
+    Raises:
+        InputError: names the component, how much of it would be lost, and what to change.
+    """
+    if spec.profile != "compact":
+        return
+    lost, whole = [0.0] * spec.components, [0.0] * spec.components
+    start = 0
+    for block in spec.blocks:
+        stop, j = start + block.length, block.component
+        for at in range(start, stop if share[j] else start, CHUNK):
+            steps = vector[at : min(stop, at + CHUNK)] * np.float64(scale_of(block.clip, spec.profile))
+            unit = scale_of(block.clip, spec.profile) ** -2.0  # blocks of other clips count in the parameters' unit
+            whole[j] += unit * float(np.dot(steps, steps))
+            steps -= np.rint(steps)
+            lost[j] += unit * float(np.dot(steps, steps))
+        start = stop
+    for j, (part, all_of_it) in enumerate(zip(lost, whole, strict=True)):
+        if part > COARSEST**2 * all_of_it:
+            raise InputError(
+                f"component {j}: profile compact would change this silo's update by more than {COARSEST:.0%}; its "
+                f"step, 2^-{COMPACT_BITS} of the clip, is too coarse for updates so small: use profile standard, or a "
+                "smaller clip"
+            )
 
 
 def _name_bad_block(spec: VectorSpec, vector: npt.NDArray[np.float32]) -> None:
@@ -92,16 +128,26 @@ def read_release(message: Release, params: SessionParams, dtype: str) -> Aggrega
     Raises:
         ProtocolError: it does not fit the session's layout, cohort or rules about drops.
     """
+    data = memoryview(message.values)
+    if data.nbytes != 4 * params.spec.length:
+        raise ProtocolError("release does not fit the layout")
+    return aggregate_of(message, params, np.frombuffer(data, dtype=dtype))
+
+
+def aggregate_of(
+    message: Release, params: SessionParams, values: npt.NDArray[Any], sealed: bytes | memoryview = b""
+) -> Aggregate:
+    """The aggregate of a release whose values were read already, or cannot be (``sealed``).
+
+    Raises:
+        ProtocolError: it does not fit the session's layout, cohort or rules about drops.
+    """
     spec, cohort = params.spec, params.cohort
     least = max(1, len(cohort) - params.rules.max_drops)
     if not set(message.survivors) <= set(cohort) or len(message.survivors) < least:
         raise ProtocolError("release names survivors that the rules do not allow")
     if len(message.open) != spec.components or len(message.metrics) != len(spec.metrics):
         raise ProtocolError("release does not fit the layout")
-    data = memoryview(message.values)
-    if data.nbytes != 4 * spec.length:
-        raise ProtocolError("release does not fit the layout")
-    values = np.frombuffer(data, dtype=dtype)
     values.flags.writeable = False
     names = [item.name for item in spec.metrics]
     return Aggregate(
@@ -112,4 +158,5 @@ def read_release(message: Release, params: SessionParams, dtype: str) -> Aggrega
         survivors=message.survivors,
         metrics=dict(zip(names, message.metrics, strict=True)),
         clipped_share=message.clipped_share,
+        sealed=sealed,
     )

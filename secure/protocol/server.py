@@ -73,7 +73,7 @@ class ControlServer(ServerMachine):
         super().__init__(params)
         self._roster, self._plane, self._spool_dir = credentials.roster, plane, spool_dir
         self._key: SealingKey | None = SealingKey.generate(random)
-        draft = make_proposal(params, self._key.public, tuple(earlier))
+        draft = make_proposal(params, self._key.public, tuple(earlier), plane.arithmetic)
         signature = credentials.identity.sign(draft.label(), draft.body())
         self._proposal, self._payload = proposal_hash(draft), encode(replace(draft, signature=signature))
         self._layout, self._case = Layout.of(params.spec), feasibility(len(params.cohort))
@@ -292,9 +292,7 @@ class ControlServer(ServerMachine):
 
     def _close_sums(self) -> Iterable[Event]:
         ledger, session, holders = need(self._ledger), self._session, sorted(self._got)
-        self._intake = Intake(
-            session, self.params, self._adverts, need(self._key), self._plane.upload_bytes, self._spool_dir
-        )
+        self._intake = Intake(session, self.params, self._adverts, need(self._key), self._plane, self._spool_dir)
         return self._enter("uploads", self._relay(lambda silo: ledger.sub_sums(session, silo, holders), self.alive))
 
     def _close_uploads(self) -> Iterable[Event]:

@@ -92,6 +92,7 @@ class ControlSilo(SiloMachine):
         journal: what outlives the session.
         plane_of: makes the data plane once the parameters are agreed.
         random: source of secrets.
+        arithmetic: ``ServerPlane.arithmetic`` as this silo has it.
     """
 
     def __init__(
@@ -103,12 +104,13 @@ class ControlSilo(SiloMachine):
         journal: Journal,
         plane_of: PlaneOf,
         random: RandomBytes,
+        arithmetic: str = "",
     ) -> None:
         super().__init__()
         self._silo, self._expected, self._params = silo, expected, expected
         self._contribution: Contribution | None = contribution
         self._credentials, self._journal, self._random = credentials, journal, random
-        self._plane_of, self._layout = plane_of, Layout.of(expected.spec)
+        self._plane_of, self._layout, self._arithmetic = plane_of, Layout.of(expected.spec), arithmetic
         self._state = "proposal"
         self._revealed = False
         self._session = b""
@@ -156,7 +158,7 @@ class ControlSilo(SiloMachine):
         if self._state not in self._steps:
             raise ProtocolError("no message is expected before the upload")
         kind, step = self._steps[self._state]
-        limit = 4 * self._params.spec.length + BULK_OVERHEAD if kind is Release else CONTROL_LIMIT
+        limit = need(self._plane).release_bytes + BULK_OVERHEAD if kind is Release else CONTROL_LIMIT
         message = decode(payload, kind, limit=limit)
         session = getattr(message, "session", self._session)
         if session != self._session:
@@ -173,7 +175,9 @@ class ControlSilo(SiloMachine):
     def _agree(self, proposal: Proposal) -> list[Event]:
         """Step 0 → 1: check the proposal, note it in the journal, make fresh keys."""
         held = need(self._contribution)
-        self._params = accept_proposal(proposal, self._expected, self._silo, self._credentials, self._journal)
+        self._params = accept_proposal(
+            proposal, self._expected, self._silo, self._credentials, self._journal, self._arithmetic
+        )
         self._plane = self._plane_of(self._params)
         self._classes = size_classes(held.samples, self._params.rules.min_samples)
         self._secrets = secrets = Secrets(self._random)

@@ -266,7 +266,7 @@ def test_another_backend_on_one_party_names_the_silo(elsewhere):
     assert "back-end" in run.outcome[3].reason
     assert not run.bytes_of(Shares)
     with pytest.raises(InputError):
-        open_silo(1, replace(params, backend="homomorphic"), Contribution((1.0, 1.0), (0.0, 0.0)),
+        open_silo(1, replace(params, backend="quantum"), Contribution((1.0, 1.0), (0.0, 0.0)),
                   credentials=world.credentials(1), journal=world.journals[1])  # fmt: skip
 
 

@@ -438,7 +438,7 @@ def test_keys_of_small_order_end_the_session_before_any_share(monkeypatch, who):
 
         original = server_module.make_proposal
         monkeypatch.setattr(
-            server_module, "make_proposal", lambda params, key, voids: original(params, bytes(32), voids)
+            server_module, "make_proposal", lambda params, key, *rest: original(params, bytes(32), *rest)
         )
     run = make()
     if who != "server":
