@@ -51,7 +51,7 @@ table.full{font-size:14px}th,td{padding-right:10px}figure{overflow-x:auto}figure
 
 SCRIPT = """"use strict";
 (function () {
-  var every = EVERY, misses = 0;
+  var every = EVERY, misses = 0, over = false;
   function opened() {
     return Array.prototype.map.call(document.querySelectorAll("details"), function (d) { return d.open; });
   }
@@ -59,6 +59,7 @@ SCRIPT = """"use strict";
     var fresh = new DOMParser().parseFromString(text, "text/html");
     var main = fresh.getElementById("live"), open = opened();
     if (!main) { return; }
+    over = !fresh.querySelector("script");
     document.getElementById("live").replaceWith(main);
     document.title = fresh.title;
     var all = document.querySelectorAll("details");
@@ -82,7 +83,7 @@ SCRIPT = """"use strict";
     }).catch(function () {
       misses += 1;
       if (misses > 1) { document.body.classList.add("gone"); }
-    }).then(function () { setTimeout(again, every); });
+    }).then(function () { if (!over) { setTimeout(again, every); } });
   }
   setTimeout(again, every);
 })();

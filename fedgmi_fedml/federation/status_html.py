@@ -94,7 +94,6 @@ def _context(snapshot: Snapshot) -> Context:
         view="server",
         components=snapshot.components or None,
         silos=len(snapshot.silos),
-        best_round=snapshot.best[1] if snapshot.best else None,
         secure=snapshot.protection,
     )
     return Context(summary, data, [point for item in snapshot.phases for point in item.points])

@@ -129,6 +129,6 @@ def event_text(record: Record, names: Mapping[int, str]) -> str:
     """
     kind = str(record.get("event", ""))
     known = _TEXTS.get(kind)
-    text = known(record, names) if known else kind.replace("_", " ").capitalize()
+    text = (known(record, names) if known else "") or kind.replace("_", " ").capitalize()
     times = record.get("times", 1)
     return f"{text} ({times} times)" if times > 1 else text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,11 +81,11 @@ def bands_of(records: Sequence[Mapping[str, Any]]) -> list[Band]:
     """Stretches of equal phase, as bands of the x axis."""
     bands: list[Band] = []
     for position, record in enumerate(records):
-        name = phase(str(record.get("phase")))
+        name, number = phase(str(record.get("phase"))), int(record.get("round", 0)) + 1
         if bands and bands[-1].label == name:
-            bands[-1] = Band(name, bands[-1].start, position + 1)
+            bands[-1] = replace(bands[-1], stop=position + 1, last=number)
         else:
-            bands.append(Band(name, position, position + 1))
+            bands.append(Band(name, position, position + 1, number, number))
     return bands
 
 

@@ -28,11 +28,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Band:
-    """A stretch of the x axis with a name: positions ``start`` … ``stop`` − 1, first one numbered ``first``."""
+    """A stretch of the x axis with a name: positions ``start`` … ``stop`` − 1, numbered from ``first`` to ``last``.
+
+    ``last`` is ``None`` where the positions follow each other without a gap.
+    """
 
     label: str
     start: int
     stop: int
+    first: int = 1
+    last: int | None = None
 
 
 def drawing(width: float, height: float, title: str, text: str, *children: object) -> Markup:
@@ -167,10 +172,11 @@ def _bands(frame: _Frame, bands: Sequence[Band]) -> list[Markup]:
         if index % 2 == 0 and len(bands) > 1:
             out.append(tag("rect", **area, height=frame.height - frame.top - frame.bottom, class_="band"))
         out.append(tag("text", band.label, x=f"{left + 4:.1f}", y=frame.top - 8, class_="ax"))
-        numbers = {0, band.stop - band.start - 1} if band.stop - band.start > 1 else {0}
-        for number in sorted(numbers):
-            place = {"x": f"{frame.x(band.start + number):.1f}", "y": frame.height - 8}
-            out.append(tag("text", number + 1, **place, class_="ax mid"))
+        end = band.stop - 1
+        numbers = {band.start: band.first} | {end: band.first + end - band.start if band.last is None else band.last}
+        for position, number in numbers.items():
+            place = {"x": f"{frame.x(position):.1f}", "y": frame.height - 8}
+            out.append(tag("text", number, **place, class_="ax mid"))
     return out
 
 

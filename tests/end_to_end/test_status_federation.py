@@ -18,6 +18,7 @@ from fedgmi_fedml.federation.status import StatusState
 from fedgmi_fedml.federation.status_folder import read_folder
 from fedgmi_fedml.federation.status_page import open_status_page
 from fedgmi_fedml.rounds.watch import rounds_to_come
+from fedgmi_fedml.simulate import run_simulation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -70,6 +71,12 @@ def test_the_run_is_not_disturbed(run):
     federation, _ = run
     assert {getattr(end, "status", end) for end in federation.ends.values()} == {"finished"}
     assert not list((federation.folder / "server").glob("status.*"))
+
+
+def test_the_page_changes_no_bit(run):
+    federation, _ = run
+    run_simulation(federation.config, federation.folder / "simulated")
+    assert federation.summary()["model_digests"] == federation.summary("simulated")["model_digests"]
 
 
 def test_the_page_follows_the_run(run):
