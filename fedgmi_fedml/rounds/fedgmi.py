@@ -121,7 +121,7 @@ class FedGMI:
         here, size = len(self.run.members), self.start.cohort_size
         if here < size:
             raise RunError(
-                f"{here} silos joined, and a candidate needs cohorts of {size} (fedgmi_args.initialisation.cohort_size): "
+                f"{here} silos joined; a candidate needs cohorts of {size} (fedgmi_args.initialisation.cohort_size): "
                 "wait for more silos (fedgmi_args.secure.deadlines.join), and start the run again"
             )
         draws, rounds = self.phases.candidate_draws(here), self.start.candidate_rounds
