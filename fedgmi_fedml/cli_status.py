@@ -13,7 +13,7 @@ import click
 _WATCHED = 2.0
 """Seconds between two looks of ``--watch``."""
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
-_OVER = ("finished", "failed", "stopped_early", "interrupted", "stale")
+_OVER = ("finished", "failed", "stopped_early", "interrupted")
 _RUNS = Path("runs")
 
 
@@ -41,12 +41,12 @@ def status(
     While the server shows its status page (tracking_args.status_port), the page is asked; else the run's folder tells
     how far it came, whether it has ended, or since when there is no news of it.
     """
-    source = _source(url, folder, token_file)
+    folder = folder if url is not None else folder or _newest()
     if link:
-        click.echo(source.link())
+        click.echo(_source(url, folder, token_file).link())
         return
     while True:
-        found, note = source.look()
+        found, note = _source(url, folder, token_file).look()  # a server that starts again has another page
         _show(found, note, as_json, clear=watch and not as_json)
         if not watch or found["state"] in _OVER:
             return
@@ -77,6 +77,7 @@ class _Source:
         Raises:
             RunError: no page answers, and no folder is known.
         """
+        from fedgmi_fedml.errors import RunError
         from fedgmi_fedml.federation.status_client import NoAnswer, ask, read_token
         from fedgmi_fedml.federation.status_folder import read_folder
 
@@ -86,9 +87,10 @@ class _Source:
             except NoAnswer:
                 if self.folder is None:
                     raise
+            except RunError:
+                if self.folder is None or self.token_file.exists():  # else the page has just closed
+                    raise
         if self.folder is None:
-            from fedgmi_fedml.errors import RunError
-
             raise RunError(f"{self.url}: its token is wanted: name the file with --token-file, or the run with --run")
         return read_folder(self.folder), f"from the files in {self.folder}; no status page of the run answers"
 
@@ -109,23 +111,27 @@ class _Source:
         return f"{self.url.rstrip('/')}/?token={read_token(self.token_file)}"
 
 
-def _source(url: str | None, folder: Path | None, token_file: Path | None) -> _Source:
-    """What the command line and the folder say together.
+def _newest() -> Path:
+    """The run in ./runs that was written last.
 
     Raises:
-        RunError: nothing is named, and there is no run in ./runs.
+        RunError: there is none.
     """
     from fedgmi_fedml.errors import RunError
     from fedgmi_fedml.federation.status_folder import newest_run
 
-    if folder is None and url is None:
-        folder = newest_run(_RUNS)
-        if folder is None:
-            raise RunError("no run in ./runs: name its folder with --run, or its status page with --url")
+    folder = newest_run(_RUNS)
+    if folder is None:
+        raise RunError("no run in ./runs: name its folder with --run, or its status page with --url")
+    return folder
+
+
+def _source(url: str | None, folder: Path | None, token_file: Path | None) -> _Source:
+    """What the command line and the folder say together."""
     if folder is not None:
-        written = folder / "status.url"
+        written, token = folder / "status.url", folder / "status.token"
         if url is None and written.is_file():
-            url = written.read_text(encoding="ascii").strip()
-        if token_file is None and (folder / "status.token").is_file():
-            token_file = folder / "status.token"
+            url = written.read_text(encoding="ascii", errors="replace").strip()
+        if token_file is None and token.is_file():
+            token_file = token
     return _Source(url, folder, token_file)
