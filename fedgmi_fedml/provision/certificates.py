@@ -29,6 +29,9 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgmi_fedml.errors import FedgmiError
+from fedgmi_fedml.transport.credentials import server_uri, silo_uri
+
+__all__ = ["Authority", "CertificateError", "server_uri", "silo_uri"]
 
 DAY = 86_400
 """Seconds."""
@@ -50,16 +53,6 @@ class Authority:
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
-
-
-def server_uri(federation: str) -> str:
-    """What the server's certificate says it is."""
-    return f"fedgmi:{federation}/server"
-
-
-def silo_uri(federation: str, silo_id: int) -> str:
-    """What a silo's certificate says it is."""
-    return f"fedgmi:{federation}/silo/{silo_id}"
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

@@ -87,10 +87,18 @@ class Kit:
 
     def check_dates(self, now: float) -> list[str]:
         """Every certificate, roster and consent that is not in force at ``now``, with the remedy."""
+        return self.certificate_dates(now) + self.roster_dates(now)
+
+    def certificate_dates(self, now: float) -> list[str]:
+        """This party's certificate and the authority's."""
         found: list[str] = []
         for path in (self.certificate, self.ca):
             first, last = certificates.window(certificates.read_certificate(path.read_bytes(), str(path)))
             found += _dates(path.name, first, last, now)
+        return found
+
+    def roster_dates(self, now: float) -> list[str]:
+        """The roster, and whether the silo accepted it."""
         roster, policy = self.roster(), self.policy()
         try:
             if policy is None:
@@ -98,8 +106,8 @@ class Kit:
             else:
                 policy.check_roster(roster, now)
         except IdentityError as error:
-            found.append(f"{ROSTER}: {error}")
-        return found
+            return [f"{ROSTER}: {error}"]
+        return []
 
     def ending(self, now: float) -> list[str]:
         """What ends within 30 days, for an early warning."""

@@ -229,7 +229,10 @@ def _warnings(project: Project, config: Config) -> Iterator[str]:
     if config.fedgmi_args.secure.backend == "none":
         yield "back-end none: NOTHING is protected; never use these kits with anybody's data"
     if config.fedgmi_args.secure.cohort_nonces == "seed":
-        yield "fedgmi_args.secure.cohort_nonces is seed: cohorts can be foretold; a deployment wants system"
+        yield (
+            "fedgmi_args.secure.cohort_nonces is seed: cohorts can be foretold. A deployment wants system; "
+            "fedgmi server and fedgmi silo refuse seed without --repeatable"
+        )
     made = sum(silo.identity == "make" for silo in project.silos)
     if made and config.fedgmi_args.secure.backend != "none":
         yield (

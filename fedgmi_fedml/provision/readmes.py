@@ -100,13 +100,13 @@ def _silo_steps(facts: Facts) -> Iterator[str]:
         "server is up (`--offline`)."
     )
     yield (
-        "Join: `fedgmi silo --kit THIS_FOLDER --config THIS_FOLDER/config.yaml --data YOUR_DATA`. It waits for the "
+        "Join: `fedgmi silo --kit THIS_FOLDER --data YOUR_DATA`. It waits for the "
         "server, and joins again by itself after a cut."
     )
 
 
 def _silo_hints(facts: Facts) -> str:
-    command = "/path/to/fedgmi silo --kit /srv/fedgmi/kit --config /srv/fedgmi/kit/config.yaml --data /srv/data"
+    command = "/path/to/fedgmi silo --kit /srv/fedgmi/kit --data /srv/data"
     firewall = f"The silo dials out to `{facts.server}` (TCP); nothing dials in, no port has to be opened for it."
     return _facts(facts) + f"\n{firewall}\n" + _systemd("silo", command)
 
@@ -132,11 +132,11 @@ def _server(facts: Facts) -> Iterator[str]:
             f"Move this folder to the machine that `{facts.server}` leads to; it listens on `{facts.bind}`. "
             "One port for one federation.",
             "Check: `fedgmi preflight --kit THIS_FOLDER`.",
-            "Start: `fedgmi server --kit THIS_FOLDER --config THIS_FOLDER/config.yaml`. It waits for the silos. "
+            "Start: `fedgmi server --kit THIS_FOLDER`. It waits for the silos. "
             "Restarted, it goes on after the last whole round.",
         ]
     yield "\n## What to do\n" + _numbered(steps) + _facts(facts)
-    command = "/path/to/fedgmi server --kit /srv/fedgmi/kit --config /srv/fedgmi/kit/config.yaml"
+    command = "/path/to/fedgmi server --kit /srv/fedgmi/kit"
     yield f"\nThe certificate is for: {', '.join(facts.hosts)}.\n" + _systemd("server", command)
 
 
