@@ -44,7 +44,7 @@ class Diary:
         update = self._work.work(plan, state)
         spent = time.monotonic() - self._began
         self._record = {"step_seconds": {"train": spent}, **summed(dict(update.metrics))}
-        log.info("%s %d: ready after %.1f s", name, plan.round, spent)
+        log.log(logging.INFO if spent > 1 else logging.DEBUG, "%s %d: ready after %.1f s", name, plan.round, spent)
         return update
 
     def on_totals(self, plan: Plan, totals: Totals) -> None:
@@ -60,7 +60,7 @@ class Diary:
         number = plan.round // 2 if plan.phase == WARMUP else plan.round
         head = {"phase": plan.phase, "round": number, "seconds": time.monotonic() - self._began}
         self._telemetry.round({**head, **self._record, **self._own(plan)})
-        log.info("%s %d: the models have moved on", plan.phase, number)
+        log.debug("%s %d: the models have moved on", plan.phase, number)
 
     def finish(self, final: MixtureState, best: MixtureState) -> None:
         """See ``LocalWork``."""

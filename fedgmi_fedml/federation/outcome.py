@@ -43,7 +43,7 @@ def write_server_outcome(
         seconds: wall time of all processes of the run.
         reason: why a failed run ended.
     """
-    summary = end.summary(seconds)
+    summary = end.summary(seconds, personalised_accuracy=end.watch.test_accuracy)
     summary.view, summary.status = "server", "failed" if failed else "finished"
     if failed:
         summary.warnings = [f"the run ended early: {reason}"]

@@ -214,7 +214,8 @@ class FederationServer:
             case Arrived(silo):  # a new process of the silo's knows nothing of what the old one did
                 self._note_link(silo, "connected")
             case Lost(silo, reason):
-                log.info("silo %d: its link has ended: %s", silo, reason)
+                if run.phase != "finish":
+                    log.info("silo %d: its link has ended: %s", silo, reason)
                 self._note_link(silo, "lost", reason)
         return run.lost(event.silo)
 

@@ -99,8 +99,9 @@ def curves(context: Context) -> list[Markup]:
         Series("confidence", _scalar(records, "confidence"), "c3"),
     ]
     truth = any(value is not None for value in partition[0].values)
+    whose = "This silo's own" if context.summary.view == "silo" else "Mean over silos"
     found = [
-        _chart("Accuracy of the personalised prediction", "Mean over silos, on data that training never saw.",
+        _chart("Accuracy of the personalised prediction", f"{whose}, on data that training never saw.",
                records, _accuracy_lines(context, records), scale="percent", best=best),
         _chart("VAE loss", "Negative ELBO in nats per sample: how well each component's VAE describes its samples.",
                records, _per_component(records, "vae_loss"), best=best),

@@ -66,10 +66,11 @@ def tiles(context: Context) -> Markup | None:
     if summary.effective_components is not None:
         effective = f"{summary.effective_components:.2f} of {context.components}"
     upload = summary.secure.upload_bytes_per_parameter
+    whose = "this silo" if summary.view == "silo" else "mean over silos"
     rate = percent(summary.misassignment_rate) if summary.partition_accuracy is None else None  # the truth says more
     found = [
         (percent(own), "of all test samples predicted right"),
-        (percent(summary.personalised_accuracy), "test accuracy, mean over silos"),
+        (percent(summary.personalised_accuracy), f"test accuracy, {whose}"),
         (decimal(summary.alpha_mae, 4), "mean error of the mixture proportions"),
         (percent(summary.partition_accuracy), "of samples in their true component"),
         (f"{points(summary.specialisation_gap)} points", "expert at home against away"),

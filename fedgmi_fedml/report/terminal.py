@@ -28,9 +28,10 @@ def _comparison(summary: RunSummary) -> list[str]:
 def _figures(summary: RunSummary) -> list[tuple[str, str]]:
     effective = None if summary.effective_components is None else f"{summary.effective_components:.2f}"
     of = f" of {summary.components}" if summary.components else ""
+    whose = "this silo" if summary.view == "silo" else "mean over silos"
     upload = summary.secure.upload_bytes_per_parameter
     return [
-        ("Test accuracy, mean over silos", percent(summary.personalised_accuracy)),
+        (f"Test accuracy, {whose}", percent(summary.personalised_accuracy)),
         ("Error of the mixture proportions", decimal(summary.alpha_mae, 4)),
         ("Samples in the right component", percent(summary.partition_accuracy)),
         ("Specialisation gap, points", points(summary.specialisation_gap)),

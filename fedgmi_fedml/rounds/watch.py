@@ -29,6 +29,7 @@ class Watch:
         self.phase_bytes: dict[str, float] = {}
         self.clipped_share, self.sessions, self.aborted, self.partial, self.uploads = 0.0, 0, 0, 0, 0
         self.dropped: set[int] = set()
+        self.test_accuracy: float | None = None
         self.pending: dict[str, Any] | None = None
         self.server: ServerRun | None = None
         self._last = time.monotonic()
@@ -72,6 +73,8 @@ class Watch:
         if phase == "candidates":
             record |= {"candidate_loss": fields["candidate_loss"]}
         self.pending = record
+        if phase == "evaluate":
+            self.test_accuracy = record.get("test_accuracy")
         if phase not in ("evaluate", "moments"):
             self._progress.advance()
         for reason in fields["failed"]:
@@ -89,6 +92,8 @@ class Watch:
             self.aborted += max(record.get("attempts", 1) - 1, 0) + failed
             self.partial += not record.get("complete", True)
             self.dropped |= set(record.get("dropped", ()))
+            if phase == "evaluate":
+                self.test_accuracy = record.get("test_accuracy")
             if phase == "rounds" and "open" in record:
                 self.history.append(list(record["open"]))
 

@@ -54,8 +54,9 @@ def test_the_server_keeps_what_it_may_know_and_no_more(done):
     assert summary["secure"]["backend"] == "masked"
     assert summary["secure"]["upload_bytes_per_parameter"] > 4.0
     assert summary["phase_bytes"]["rounds"] > 0
-    for hidden in ("alpha_mae", "partition_accuracy", "expert_accuracy", "samples_used", "personalised_accuracy"):
+    for hidden in ("alpha_mae", "partition_accuracy", "expert_accuracy", "samples_used", "oracle_accuracy"):
         assert summary[hidden] is None
+    assert summary["personalised_accuracy"] == done.rounds()[-1]["test_accuracy"], "a secure sum"
     assert "Server report" in (folder / "report.html").read_text()
     assert not (folder / "silos").exists()
     lines = done.rounds()
