@@ -25,8 +25,9 @@ border:1px solid var(--line);background:var(--panel);color:var(--soft);white-spa
 .phases{list-style:none;display:flex;flex-wrap:wrap;gap:14px 22px;margin:0 0 18px;padding:0}
 .phases li{flex:1 1 150px;min-width:0;font-size:14px;color:var(--soft)}
 .phases li.here{color:var(--ink);font-weight:600}
-.phases .of{float:right;font-variant-numeric:tabular-nums;padding-left:8px}
-progress{display:block;width:100%;height:8px;margin-top:5px;border:0;border-radius:99px;overflow:hidden;
+.phases li{display:grid;grid-template-columns:1fr auto;column-gap:8px}
+.phases .of{font-variant-numeric:tabular-nums}
+progress{display:block;grid-column:1/-1;width:100%;height:8px;margin-top:5px;border:0;border-radius:99px;overflow:hidden;
 background:var(--line);appearance:none;-webkit-appearance:none;color:var(--accent)}
 progress::-webkit-progress-bar{background:var(--line)}
 progress::-webkit-progress-value{background:var(--accent);border-radius:99px}
@@ -42,7 +43,9 @@ td .small{font-size:14px;line-height:1.4}
 .when{color:var(--soft);white-space:nowrap;font-variant-numeric:tabular-nums}
 .wrap{overflow-wrap:anywhere}
 table.log td{border:0;padding:2px 14px 2px 0}table.log th{border:0;padding:2px 14px 2px 0;font-weight:400}
-#gone{display:none}body.gone #gone{display:block}body.gone main,body.gone .tiles{opacity:.55}
+#gone{max-width:1120px;margin:0 auto;padding:0 24px}#gone .note{margin:20px 0 0}
+body.gone main,body.gone .tiles{opacity:.55}
+footer a{color:var(--accent)}
 @media (max-width:760px){.tile{flex-basis:140px;padding:10px 12px}.tile b{font-size:20px}header{padding-top:20px}
 .phases{gap:12px}.phases li{flex-basis:120px}.state{white-space:normal}.small{font-size:14px}
 table.full{font-size:14px}th,td{padding-right:10px}figure{overflow-x:auto}figure>svg{min-width:440px}}
@@ -67,6 +70,19 @@ SCRIPT = """"use strict";
       all.forEach(function (d, i) { d.open = open[i]; });
     }
   }
+  function gone(is) {
+    var place = document.getElementById("gone");
+    if (is === document.body.classList.contains("gone")) { return; }
+    document.body.classList.toggle("gone", is);
+    place.textContent = "";
+    if (is) {
+      var note = document.createElement("p");
+      note.className = "note bad";
+      note.textContent = "The server no longer answers, or wants its new token: the run may have ended, or the server" +
+        " been restarted. What stands below is the last that was heard.";
+      place.appendChild(note);
+    }
+  }
   function busy() {
     var chosen = document.getSelection();
     return document.hidden || (chosen && !chosen.isCollapsed);
@@ -78,11 +94,11 @@ SCRIPT = """"use strict";
       return answer.text();
     }).then(function (text) {
       misses = 0;
-      document.body.classList.remove("gone");
+      gone(false);
       show(text);
     }).catch(function () {
       misses += 1;
-      if (misses > 1) { document.body.classList.add("gone"); }
+      if (misses > 1) { gone(true); }
     }).then(function () { if (!over) { setTimeout(again, every); } });
   }
   setTimeout(again, every);

@@ -43,15 +43,9 @@ def status_page(snapshot: Snapshot, now: float) -> str:
     ]
     body = [tag("section", tag("h2", heading), content) for heading, content in sections if content is not None]
     live = tag("div", _header(snapshot, name, context, now), tag("main", *body), id="live")
-    gone = tag("header", tag("div", tag("p", _GONE), class_="note bad", id="gone"), role="status")
+    gone = tag("div", id="gone", role="status")  # the script's, for what it alone can know
     footer = tag("footer", "Read-only; holds only what the server may know. ", _links())
     return _document(f"{_title(snapshot)} · {name}", gone, live, footer, refresh=not snapshot.over)
-
-
-_GONE = (
-    "The server no longer answers, or wants its new token: the run may have ended, or the server been restarted. What "
-    "stands below is the last that was heard."
-)
 
 
 def message_page(title: str, *paragraphs: object) -> str:
@@ -108,7 +102,7 @@ def _header(snapshot: Snapshot, name: str, context: Context, now: float) -> Mark
     return tag(
         "header",
         tag("p", "FedGMI server: read-only status", class_="kind"),
-        tag("h1", name, tag("span", words, class_=f"badge {kind}")),
+        tag("h1", name, " ", tag("span", words, class_=f"badge {kind}")),
         tag("p", _about(snapshot), class_="stage wrap"),
         tag("div", tag("p", tag("strong", sentence)), class_="note bad") if how == "bad" else None,
         _ending(snapshot),
@@ -141,7 +135,7 @@ def _phases(snapshot: Snapshot) -> Markup | None:
         here = item.name == snapshot.phase and snapshot.state == "running"
         bar = tag("progress", value=item.done, max=item.total, aria_label=f"{phase(item.name)}, rounds done")
         of = tag("span", f"{count(item.done)} / {count(item.total)}", class_="of")
-        items.append(tag("li", of, phase(item.name), bar, class_="here" if here else None))
+        items.append(tag("li", tag("span", phase(item.name)), " ", of, bar, class_="here" if here else None))
     return tag("ol", *items, class_="phases") if items else None
 
 
@@ -159,7 +153,7 @@ def _tiles(snapshot: Snapshot, now: float) -> Markup:
             tiles.append((percent(value), f"{words}, {round_name((where, number))}"))
     if snapshot.best is not None and len(tiles) < MOST_TILES:
         tiles.append((percent(snapshot.best[0]), f"best validation, round {snapshot.best[1] + 1}"))
-    return tag("div", *(tag("div", tag("b", value), tag("span", words), class_="tile") for value, words in tiles),
+    return tag("div", *(tag("div", tag("b", value), " ", tag("span", words), class_="tile") for value, words in tiles),
                class_="tiles")  # fmt: skip
 
 
@@ -183,9 +177,10 @@ def _silo(silo: SiloStatus, now: float, over: bool) -> list[object]:
     if silo.dropped:
         sums = "1 sum," if silo.dropped == 1 else f"{count(silo.dropped)} sums, last"
         notes.append(f"missing from {sums} {round_name(silo.dropped_in)}")
-    seen = "–" if silo.seen is None else f"{duration(max(0.0, now - silo.seen))} ago"
+    ago = None if silo.seen is None else f"{duration(max(0.0, now - silo.seen))} ago"
+    seen = "–" if ago is None else tag("span", ago, class_="when")
     about = [tag("div", note, class_="small wrap") for note in notes]
-    return [silo.id, silo.name or "–", join(state, *about), tag("span", seen, class_="when")]
+    return [silo.id, silo.name or "–", join(state, *about), seen]
 
 
 def _training(snapshot: Snapshot, context: Context) -> Markup | None:
@@ -197,7 +192,7 @@ def _training(snapshot: Snapshot, context: Context) -> Markup | None:
     if not figures and gates is None:
         return None
     thinned = [item for item in snapshot.phases if item.stride > 1]
-    note = f"Every {thinned[-1].stride}th round is drawn, and the last." if thinned else None
+    note = f"One round in {max(item.stride for item in thinned)} is drawn, and the last." if thinned else None
     return join(gates, tag("div", *figures, class_="grid2") if figures else None,
                 tag("p", note, class_="small") if note else None)  # fmt: skip
 

@@ -16,6 +16,11 @@ __all__ = ["Band", "Series", "drawing", "heat_map", "line_chart", "ticks"]
 
 Values = Sequence[float | None]
 
+_NARROW = 24
+"""Width of a band, pixels, that holds its numbers."""
+_MANY = 60
+"""Points from which on dots are small."""
+
 
 @dataclass(frozen=True)
 class Series:
@@ -171,10 +176,11 @@ def _bands(frame: _Frame, bands: Sequence[Band]) -> list[Markup]:
         area = {"x": f"{left:.1f}", "y": frame.top, "width": f"{right - left:.1f}"}
         if index % 2 == 0 and len(bands) > 1:
             out.append(tag("rect", **area, height=frame.height - frame.top - frame.bottom, class_="band"))
-        out.append(tag("text", band.label, x=f"{left + 4:.1f}", y=frame.top - 8, class_="ax"))
+        if right - left > 6.5 * len(band.label) or index == len(bands) - 1:  # else it would run into the next
+            out.append(tag("text", band.label, x=f"{left + 4:.1f}", y=frame.top - 8, class_="ax"))
         end = band.stop - 1
         numbers = {band.start: band.first} | {end: band.first + end - band.start if band.last is None else band.last}
-        for position, number in numbers.items():
+        for position, number in numbers.items() if right - left > _NARROW or index == len(bands) - 1 else ():
             place = {"x": f"{frame.x(position):.1f}", "y": frame.height - 8}
             out.append(tag("text", number, **place, class_="ax mid"))
     return out
@@ -204,7 +210,7 @@ def _line(frame: _Frame, line: Series) -> Markup:
     """Runs of known values as paths, single points as dots; each point has its value as a title."""
     parts: list[str] = []
     pen = False
-    dots = []
+    dots, radius = [], 2.4 if len(line.values) < _MANY else 1.2
     for position, value in enumerate(line.values):
         if value is None:
             pen = False
@@ -212,7 +218,7 @@ def _line(frame: _Frame, line: Series) -> Markup:
         x, y = f"{frame.x(position):.1f}", f"{frame.y(value):.1f}"
         parts.append(f"{'L' if pen else 'M'}{x} {y}")
         pen = True
-        dots.append(tag("circle", tag("title", f"{line.label}: {frame.text(value)}"), cx=x, cy=y, r=2.4))
+        dots.append(tag("circle", tag("title", f"{line.label}: {frame.text(value)}"), cx=x, cy=y, r=radius))
     return tag("g", tag("path", d=" ".join(parts), fill="none"), *dots, class_=f"series s-{line.colour}")
 
 
