@@ -25,12 +25,16 @@ from fedgmi_fedml.transport.watch import FAREWELL_SECONDS, FIRST_FRAME_SECONDS, 
 log = logging.getLogger(__name__)
 
 
+_LEAST_SHARE = 1 << 20
+"""However many silos there are, each may have so much waiting here, bytes."""
+
+
 class _Station:
     """One silo's link at the server."""
 
     def __init__(self, hub: Hub, silo: int, link: bytes) -> None:
         self.silo, self.link, self.token = silo, link, os.urandom(16)
-        self.pipe = Pipe(hub.settings, lambda payload: hub.events.put((self, payload)))
+        self.pipe = Pipe(hub.settings, lambda payload: hub.events.put((self, payload)), hub.share())
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,13 @@ class Hub:
         self._nameless: dict[Connection, float] = {}
         self._closed = False
         self._watch = Watch("fedgmi-links", period_of(settings), self._look)
+
+    def share(self) -> int:
+        """How much of one silo may wait here unread, bytes: of all the roster together at most one window, so that
+        memory does not grow with the number of silos."""
+        return min(
+            self.settings.window_bytes, max(_LEAST_SHARE, self.settings.window_bytes // max(1, len(self._silos())))
+        )
 
     # ---- the carrier's side ------------------------------------------------------------------------------------------
 

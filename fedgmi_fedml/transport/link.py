@@ -218,7 +218,7 @@ class Link:
         self.outbox = Outbox()
         self.inbox = Inbox(window)
         self.bye: tuple[str, bool] | None = None
-        self._prompt = max(1, window // 8)
+        self._prompt = max(1, window // 4)
         self._heartbeat = heartbeat
         self._spoke = self._news_since = 0.0
         self._told = (0, 0)

@@ -29,11 +29,12 @@ class Pipe:
     Args:
         settings: sizes and patience.
         deliver: takes each whole message, in order; called with the lock held, must not block.
+        window: how much may wait here unread, bytes.
     """
 
-    def __init__(self, settings: LinkSettings, deliver: Callable[[bytes], None]) -> None:
+    def __init__(self, settings: LinkSettings, deliver: Callable[[bytes], None], window: int) -> None:
         self.settings = settings
-        self.link = Link(settings.window_bytes, settings.heartbeat_seconds)
+        self.link = Link(window, settings.heartbeat_seconds)
         self.changed = threading.Condition()
         self.connection: Connection | None = None
         self.heard = self.cut_since = time.monotonic()

@@ -47,7 +47,7 @@ class LinkSettings:
             environment names are never used, and none at all to this machine itself.
     """
 
-    chunk_bytes: int = 1 << 20
+    chunk_bytes: int = 1 << 19
     window_bytes: int = 16 << 20
     heartbeat_seconds: float = 10.0
     silence_seconds: float = 45.0

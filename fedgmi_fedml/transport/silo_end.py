@@ -111,7 +111,7 @@ class SiloEnd:
 
     def _new_pipe(self) -> Pipe:
         pipe: Pipe
-        pipe = Pipe(self.settings, lambda payload: self._events.put((pipe, payload)))
+        pipe = Pipe(self.settings, lambda payload: self._events.put((pipe, payload)), self.settings.window_bytes)
         return pipe
 
     # ---- the link's thread -------------------------------------------------------------------------------------------
