@@ -201,25 +201,28 @@ def _take_part(
 ) -> Outcome:
     """Dial the server and run."""
     known.check(samples)
+    from fedgmi_fedml.federation.folder import locked
     from fedgmi_fedml.federation.silo import FederationSilo
     from fedgmi_fedml.federation.start import credentials, tls_files
     from fedgmi_fedml.transport.grpc_silo import GrpcSilo
     from fedgmi_fedml.transport.settings import LinkSettings
     from secure.journal import Journal
 
-    own = credentials(config, kit)
-    memory = None if own is None else Journal(journal or kit.folder / "journal")
-    if memory is not None and own is not None:
-        memory.note_roster(own.roster.version, own.roster.digest())
-    transport = GrpcSilo(
-        address, tls_files(kit), silo=kit.silo_id or 0, federation=kit.federation,
-        settings=LinkSettings.from_config(config),
-    )  # fmt: skip
-    process = FederationSilo(
-        config, samples, out, transport, silo=kit.silo_id or 0, credentials=own, journal=memory, announced=known
-    )
-    log.info("%s dials %s", kit.name, address)
-    return process.run()
+    own, number = credentials(config, kit), kit.silo_id or 0
+    with contextlib.ExitStack() as stack:
+        memory = None
+        if own is not None:
+            place = journal or kit.folder / "journal"
+            stack.enter_context(locked(place, "in-use"))  # two processes of one silo would send each other away
+            memory = Journal(place)
+            memory.note_roster(own.roster.version, own.roster.digest())
+        transport = GrpcSilo(
+            address, tls_files(kit), silo=number, federation=kit.federation, settings=LinkSettings.from_config(config)
+        )
+        log.info("%s dials %s", kit.name, address)
+        return FederationSilo(
+            config, samples, out, transport, silo=number, credentials=own, journal=memory, announced=known
+        ).run()
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fedgmi_fedml.diagnostics import effective_components
 from fedgmi_fedml.evaluate import alpha_drift
 from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.rounds.local import FedGMIWork
-from fedgmi_fedml.rounds.phases import ROUNDS, WARMUP
+from fedgmi_fedml.rounds.phases import CANDIDATES, ROUNDS, WARMUP
 from fedgmi_fedml.rounds.update import LocalUpdate
 from fedgmi_fedml.rounds.watch import summed
 from fedgmi_fedml.rounds.wire import Plan
@@ -43,7 +43,7 @@ class Diary:
         self._began = time.monotonic()
         update = self._work.work(plan, state)
         spent = time.monotonic() - self._began
-        self._record = {"step_seconds": {"train": spent}, **summed(dict(update.metrics))}
+        self._record = {"step_seconds": {"train": spent}, **_losses(plan.phase, summed(dict(update.metrics)))}
         log.log(logging.INFO if spent > 1 else logging.DEBUG, "%s %d: ready after %.1f s", name, plan.round, spent)
         return update
 
@@ -78,3 +78,11 @@ class Diary:
             own["alpha_drift"] = float(alpha_drift(self._alpha, memory.alpha))
         self._alpha = memory.alpha
         return own
+
+
+def _losses(phase: str, record: dict[str, Any]) -> dict[str, Any]:
+    """A component that this silo did not train has no loss, and a candidate's is not a component's."""
+    for name in ("vae_loss", "expert_loss"):
+        if name in record:
+            record[name] = [value or None for value in record[name]]
+    return {"candidate_loss": record["vae_loss"]} if phase == CANDIDATES and "vae_loss" in record else record

@@ -44,17 +44,22 @@ def check_unused(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
+def locked(out: Path, name: str = "lock") -> Iterator[None]:
     """Work in ``out`` alone; the system frees the lock when the process ends, however it ends.
+
+    Args:
+        name: of the file in ``out`` that is locked.
 
     Raises:
         RunError: another process works there, or the folder cannot be made.
     """
     try:
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(out / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(out / name, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise RunError(f"{out}: the run's folder cannot be made ({error.strerror}): choose another --out") from error
+        raise RunError(
+            f"{out}: the folder cannot be made or written ({error.strerror}): choose another place"
+        ) from error
     try:
         if os.name == "posix":
             import fcntl
@@ -63,8 +68,7 @@ def locked(out: Path) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(
-                    f"{out}: another fedgmi process works in this folder; wait until it has ended, or choose another "
-                    "--out"
+                    f"{out}: another fedgmi process works with this folder; wait until it has ended, or choose another"
                 ) from None
         yield
     finally:

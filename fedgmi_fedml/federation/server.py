@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedgmi_fedml.checkpoint import Checkpointer
 from fedgmi_fedml.config import Config
 from fedgmi_fedml.data.announced import Announced
-from fedgmi_fedml.errors import FedgmiError, Interrupted
+from fedgmi_fedml.errors import FedgmiError, Interrupted, RunError
 from fedgmi_fedml.federation.folder import finished_summary, locked
 from fedgmi_fedml.federation.notes import Notes
 from fedgmi_fedml.federation.outcome import Outcome, write_server_outcome
@@ -71,6 +71,7 @@ class FederationServer:
         self.config, self.out, self.transport = config, Path(out), transport
         self.credentials, self.announced = credentials, announced
         self.silos, self.names = roster_of(config, credentials)
+        _check_numbers(config, self.silos)
         self.state: RunState = open_state(self.out, config, run_id)
         self.phases = Phases(config, announced.shape, schema=announced.schema)
         self.phases.check_capacity(len(self.silos))
@@ -258,6 +259,16 @@ def roster_of(config: Config, credentials: Credentials | None) -> tuple[tuple[in
         return tuple(range(1, config.train_args.client_num_in_total + 1)), {}
     names = {entry.silo_id: entry.name for entry in credentials.roster.silos}
     return tuple(sorted(names)), names
+
+
+def _check_numbers(config: Config, silos: tuple[int, ...]) -> None:
+    """The configuration was checked for the number of silos that it names; the roster must not have another."""
+    asked = config.train_args.client_num_in_total
+    if len(silos) != asked:
+        raise RunError(
+            f"train_args.client_num_in_total is {asked}, but the roster lists {len(silos)} silos: make both the same "
+            "(and client_num_per_round no larger)"
+        )
 
 
 def seconds_before(out: Path) -> float:

@@ -110,7 +110,7 @@ def test_a_folder_is_one_process_alone_until_it_ends(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "in\n"
-        with pytest.raises(RunError, match="another fedgmi process works in this folder"), locked(tmp_path / "run"):
+        with pytest.raises(RunError, match="another fedgmi process works with this folder"), locked(tmp_path / "run"):
             pass
     finally:
         other.kill()
