@@ -151,7 +151,8 @@ class GroupKey(_Secretive):
             raise InputError(f"a group key's seed has {SEED_BYTES} bytes")
         seal, words = scheme.seal, [int.from_bytes(seed[i : i + 8], "little") for i in range(0, SEED_BYTES, 8)]
         # Only the key comes from the seed: the context that encrypts keeps SEAL's own randomness from the system.
-        secret = seal.KeyGenerator(_context(seal, words)).secret_key()
+        generator = seal.KeyGenerator(_context(seal, words))
+        secret = generator.secret_key()
         self._scheme = scheme
         self._encryptor, self._decryptor = (
             seal.Encryptor(scheme.context, secret),

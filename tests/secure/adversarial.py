@@ -78,12 +78,17 @@ ROWS = {
         "its logs and its memory",
         "absent",
     ),
+    "ciphertexts": (
+        "secret key in the server's context; mixed keys; bit flip; ciphertexts swapped; constant added to the sum; sum "
+        "doubled",
+        "start-up refusal, signature failure, or tag failure",
+    ),
     "backend": (
         "secure library missing on one silo; one silo configured with another back-end",
         "the run refuses to start and names the silo",
     ),
 }
-"""Key → (attempt, expected), word for word from secure-aggregation.md (the homomorphic row comes with its back-end)."""
+"""Key → (attempt, expected), word for word from secure-aggregation.md."""
 
 ATTEMPTS = {
     "probe-counts": (

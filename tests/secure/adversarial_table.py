@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DOCUMENT = ROOT / "docs" / "adversarial.md"
-FILES = [*sorted(HERE.glob("test_adversarial_*.py"))] + [
+FILES = [*sorted(HERE.glob("test_adversarial_*.py")), *sorted(HERE.glob("test_homomorphic_*.py"))] + [
     HERE / f"test_{name}.py" for name in ("byte_search", "claims", "properties", "schedules")
 ]
 sys.path.insert(0, str(HERE))
