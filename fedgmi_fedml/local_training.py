@@ -20,7 +20,18 @@ from torch.nn import functional
 from fedgmi_fedml.errors import ModelError
 from fedgmi_fedml.models import State, Vae, export_state, load_state
 
-__all__ = ["ExpertStats", "TrainSettings", "expert_predictions", "pick_device", "train_expert", "train_vae"]
+__all__ = [
+    "ExpertStats",
+    "Objective",
+    "TrainSettings",
+    "expert_predictions",
+    "pick_device",
+    "train_expert",
+    "train_vae",
+]
+
+Objective = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(logits (b, classes), labels (b,), positions of the batch in ``x`` (b,)) → mean loss of the batch."""
 
 OPTIMISERS = ("adam", "sgd")
 _SGD_MOMENTUM = 0.9
@@ -212,8 +223,11 @@ def train_expert(
     *,
     index: torch.Tensor | None = None,
     what: str = "expert",
+    objective: Objective | None = None,
 ) -> tuple[State, ExpertStats]:
     """Trains from ``state`` by cross-entropy; arguments as in ``train_vae``, ``y`` int64 (n,) class numbers.
+
+    ``objective`` takes the place of the mean cross-entropy: weighted samples, a term that pulls at the weights.
 
     A last batch of one sample joins the batch before where the expert has BatchNorm; a part of one sample is trained
     with the running statistics.
@@ -229,7 +243,7 @@ def train_expert(
     def step_loss(batch: torch.Tensor) -> torch.Tensor:
         logits, target = expert(x[batch]), y[batch]
         seen.append((logits.detach(), target))
-        return functional.cross_entropy(logits, target)
+        return functional.cross_entropy(logits, target) if objective is None else objective(logits, target, batch)
 
     loss = _train(expert, rows, settings, generator, step_loss, what)
     last = seen[-(len(seen) // settings.epochs) :]

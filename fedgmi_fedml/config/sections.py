@@ -29,7 +29,7 @@ Dataset = Literal[
 ]  # fmt: skip
 Mixture = Literal["linear", "two_level", "explicit", "dirichlet", "dominant", "random", "natural"]
 Optimiser = Literal["adam", "sgd"]
-Baseline = Literal["local", "fedavg"]
+Baseline = Literal["local", "fedavg", "ifca", "fedsoft", "fedem"]
 Transport = Literal["FEDGMI_GRPC", "GRPC", "MQTT_S3"]
 NamedClasses = Literal["upper", "lower", "digits"]
 
@@ -213,6 +213,9 @@ class ValidationArgs(Section):
     evaluate_oracle: bool = Field(default=False, description="Simulation: also train experts on the true components.")
     evaluate_baselines: Annotated[tuple[Baseline, ...], Lax] = Field(
         default=(), description="Simulation: other methods to run on the same data, models and budget."
+    )
+    fedsoft_lambda: NonNegative = Field(
+        default=0.1, description="Simulation, FedSoft: pull of a silo's model towards the centres (CIFAR-10: 0.01)."
     )
 
 

@@ -48,9 +48,9 @@ class _Grid(Section):
 
     data: str
     base: str
-    set: Settings = {}
+    set: Settings = Field(default={})
     mixtures: Annotated[dict[str, Settings], Field(min_length=1)]
-    variants: Annotated[dict[str, Settings], Field(min_length=1)] = {DEFAULT: {}}
+    variants: dict[str, Settings] = Field(default={DEFAULT: {}}, min_length=1)
     methods: Annotated[tuple[str, ...], Lax, Field(min_length=1)]
     k: Annotated[tuple[Count, ...], Lax, Field(min_length=1)]
     seeds: Annotated[tuple[Natural, ...], Lax, Field(min_length=1)]
@@ -61,7 +61,7 @@ class _File(Section):
 
     title: Annotated[str, Field(min_length=1)]
     question: str = ""
-    set: Settings = {}
+    set: Settings = Field(default={})
     grids: Annotated[tuple[_Grid, ...], Lax, Field(min_length=1)]
 
 
@@ -148,7 +148,8 @@ def load_experiment(path_or_name: str | Path) -> Experiment:
     path, name = Path(path_or_name).expanduser(), str(path_or_name)
     if not path.is_file():
         if name not in experiment_names():
-            raise ConfigError(f"{name}: no such file, and no shipped experiment: {suggestion(name, experiment_names())}")
+            valid = suggestion(name, experiment_names())
+            raise ConfigError(f"{name}: no such file, and no shipped experiment of that name; {valid}")
         path = config_folder() / "experiments" / f"{name}.yaml"
     return parse_experiment(read_text(path), path.stem, str(path))
 

@@ -33,8 +33,9 @@ from fedgmi_fedml.rounds.wire import Plan
 from fedgmi_fedml.rounds.workbench import Workbench
 from secure.types import Totals
 
-Partition = Literal["map", "single", "truth"]
-"""How samples find their component: MAP under the VAEs; all to component 0 (FedAvg); the true one (the oracle)."""
+Partition = Literal["map", "single", "truth", "own"]
+"""How samples find their component: MAP under the VAEs; all to component 0 (FedAvg); the true one (the oracle); by the
+rule of a baseline, which then has a work of its own."""
 
 
 class FedGMIWork:

@@ -90,7 +90,7 @@ class SiloHost:
         store = StateStore(capacity)
         self._runs, self._works, self._reports = {}, {}, {}
         for i, data in self.data.items():
-            work = FedGMIWork(i, data, bench, method.partition, on_finish=self._finish)
+            work = method.work(i, data, bench, method.partition, on_finish=self._finish)
             if i in start.memories:
                 work.remember(memory_from_arrays(start.memories[i]))
             self._works[i] = work

@@ -68,7 +68,7 @@ def write_outcome(
     result = results["fedgmi"]
     end = _run_end(result, federation, parties)
     reports = {i: report["best"] for i, report in sorted(result.reports.items())}
-    matching = _matching(reports, federation)
+    matching = true_names(reports, federation)
     summary = end.summary(
         seconds,
         **_quality(results, reports, matching, end.separability),
@@ -93,7 +93,7 @@ def _run_end(result: MethodResult, federation: Federation, parties: Parties) -> 
     return RunEnd(phases, len(federation.silos), result.progress, result.watch, result.traffic, parties.roster)
 
 
-def _matching(reports: Mapping[int, dict[str, Any]], federation: Federation) -> Matching | None:
+def true_names(reports: Mapping[int, dict[str, Any]], federation: Federation) -> Matching | None:
     """Learned components named after the true ones, by proportions; ``None`` without ground truth."""
     if federation.true_alpha is None:
         return None
@@ -108,7 +108,7 @@ def _quality(
 ) -> dict[str, Any]:  # fmt: skip
     """How good mixtures, partition, experts and predictions are."""
     weights = np.sum([report["assigned"] for report in reports.values()], axis=0)
-    table = _expert_table(reports)
+    table = expert_table(reports)
     oracle = results.get("oracle")
     doubts = [r["misassignment"] for r in reports.values() if r["misassignment"] is not None]
     quality: dict[str, Any] = {
@@ -120,13 +120,13 @@ def _quality(
         "misassignment_rate": mean_defined(doubts),
     }
     if matching is not None:
-        quality |= {"alpha_mae": matching.alpha_mae, "partition_accuracy": _partition_accuracy(reports, matching)}
+        quality |= {"alpha_mae": matching.alpha_mae, "partition_accuracy": partition_accuracy(reports, matching)}
         if table is not None:
             quality["specialisation_gap"] = specialisation_gap(table, matching)
     return quality
 
 
-def _partition_accuracy(reports: Mapping[int, dict[str, Any]], matching: Matching) -> float:
+def partition_accuracy(reports: Mapping[int, dict[str, Any]], matching: Matching) -> float:
     """Share of training samples in their true component, from the silos' confusion tables."""
     right = total = 0
     for report in reports.values():
@@ -136,7 +136,7 @@ def _partition_accuracy(reports: Mapping[int, dict[str, Any]], matching: Matchin
     return right / total if total else float("nan")
 
 
-def _expert_table(reports: Mapping[int, dict[str, Any]]) -> FloatArray | None:
+def expert_table(reports: Mapping[int, dict[str, Any]]) -> FloatArray | None:
     """Accuracy of every expert (rows) on the test samples of every true component (columns)."""
     tables = [
         (report["expert_correct"], report["component_samples"])

@@ -80,11 +80,15 @@ def run_simulation(
 
 
 class Simulation:
-    """All methods of one run, one after the other, on the same parties."""
+    """All methods of one run, one after the other, on the same parties.
+
+    Args:
+        checkpointer: keeps FedGMI's whole steps; ``None``: nothing is kept, and nothing can be resumed.
+    """
 
     def __init__(
-        self, config: Config, out: Path, parties: Parties, federation: Federation, checkpointer: Checkpointer,
-        telemetry: Telemetry, progress: Progress, fault: Fault,
+        self, config: Config, out: Path, parties: Parties, federation: Federation, checkpointer: Checkpointer | None,
+        telemetry: Telemetry, progress: Progress, fault: Fault = no_fault,
     ) -> None:  # fmt: skip
         self.config, self.out, self.parties, self.federation = config, out, parties, federation
         self._checkpointer, self._telemetry, self._progress, self._fault = checkpointer, telemetry, progress, fault
@@ -97,23 +101,28 @@ class Simulation:
         wanted = ["fedgmi", *(m for m in self.config.validation_args.evaluate_baselines if m != "local")]
         if self.config.validation_args.evaluate_oracle and self.federation.component_names:
             wanted.append("oracle")
-        results = {method: self._method(method, resume) for method in wanted}
+        results = {name: self.method(name, resume) for name in wanted}
         if "local" in self.config.validation_args.evaluate_baselines:
             self._progress.phase("local only", len(self.parties.hosts))
             results["local"] = MethodResult.local(self.parties.gather("train_local_only"))
         return results
 
-    def _method(self, name: str, resume: bool) -> MethodResult:
-        """One method through the drivers, from its start or from the last whole round."""
+    def method(self, name: str, resume: bool = False) -> MethodResult:
+        """One method through the drivers, from its start or from the last whole round.
+
+        Raises:
+            RunEndedEarly: no result could be reached.
+        """
         method = METHODS[name]
+        checkpointer = self._checkpointer if name == "fedgmi" else None
         true_components = len(self.federation.component_names) or self.config.fedgmi_args.components
         config = method.configure(self.config, true_components)
-        restored = restore(self._checkpointer) if resume and name == "fedgmi" else None
+        restored = restore(checkpointer) if resume and checkpointer else None
         if restored:
             forget_after(self.out, restored.progress)
-        watch = Watch(name, self._telemetry, self._progress)
+        watch, self._truth = Watch(name, self._telemetry, self._progress), Truth(self.federation)
         script = fedgmi.FedGMI(
-            save=self._note if name == "fedgmi" else lambda progress: None,
+            save=self._note if checkpointer else lambda progress: None,
             resume=restored.progress if restored else None,
         )
         run_id = f"{config.common_args.run_name}/{name}"
@@ -143,9 +152,10 @@ class Simulation:
         """Before the first message of the server's next step: write the checkpoint and the round's line."""
         if self._unsaved is None and watch.pending is None:
             return
-        memories = self.parties.gather("memories") if watch.method == "fedgmi" else {}
+        mixes = METHODS[watch.method].mixes
+        memories = self.parties.gather("memories") if mixes else {}
         watch.flush(self._truth.figures(memories))
-        if self._unsaved is not None:
+        if self._unsaved is not None and self._checkpointer is not None:
             progress, self._unsaved = self._unsaved, None
             save(self._checkpointer, progress, memories)
 
