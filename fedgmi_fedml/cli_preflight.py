@@ -117,8 +117,8 @@ class _Screen:
         if self._colour:
             word = f"\x1b[{_COLOURS[check.status]}m{word}\x1b[0m"
         text = "; ".join(part for part in (check.finding.text, check.finding.local) if part)
-        width = {"width": _WIDTH - 32, "break_on_hyphens": False, "break_long_words": False}
-        lines = [line for part in text.splitlines() for line in textwrap.wrap(part, **width) or [""]]
+        wrapper = textwrap.TextWrapper(_WIDTH - 32, break_on_hyphens=False, break_long_words=False)
+        lines = [line for part in text.splitlines() for line in wrapper.wrap(part) or [""]]
         click.echo(f"  {word} {check.name:20} {lines[0] if lines else ''}")
         for line in lines[1:]:
             click.echo(f"{'':32}{line}")

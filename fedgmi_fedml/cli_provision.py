@@ -35,6 +35,7 @@ def provision() -> None:
     """Make kits for a federation over a network.
 
     \b
+    operator    fedgmi provision example           a project file to begin with
     operator    fedgmi provision project.yaml      kits for server and silos; again after any change
     silo        fedgmi provision request KIT       makes its own keys, and what to send to the operator
     silo        fedgmi provision accept KIT        reviews who takes part, and consents
@@ -155,6 +156,14 @@ def _next(outcome: Outcome, out: Path) -> list[str]:
     if not outcome.changed:
         return [*lines, "nothing had to be changed"]
     return [*lines, f"written    {out}; {out / 'authority'} must never be on the server"]
+
+
+@provision.command()
+def example() -> None:
+    """Print a project file to begin with."""
+    from fedgmi_fedml.provision.example import EXAMPLE
+
+    click.echo(EXAMPLE, nl=False)
 
 
 @provision.command()

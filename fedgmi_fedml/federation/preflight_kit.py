@@ -106,7 +106,9 @@ def policy(node: Node) -> Finding:
     if smallest < held.min_cohort:
         problems.append(f"cohorts of {smallest} silos are smaller than min_cohort {held.min_cohort}")
     if held.config_digest is not None and held.config_digest.hex() != config.digest():
-        problems.append("the configuration is not the one that was accepted here")
+        problems.append(
+            "the configuration is not the one that was accepted here (or fedgmi was upgraded since and reads it anew)"
+        )
     if problems:
         return Finding(
             f"policy.json would refuse the run: {'; '.join(problems)}. Agree with the operator on another "

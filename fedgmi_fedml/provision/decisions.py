@@ -12,6 +12,7 @@ from fedgmi_fedml.errors import FedgmiError
 from fedgmi_fedml.provision import certificates
 from fedgmi_fedml.provision.authority import Office
 from fedgmi_fedml.provision.certificates import DAY
+from fedgmi_fedml.provision.layout import CARD, REQUEST
 from fedgmi_fedml.provision.project import Settled, SiloEntry
 from fedgmi_fedml.provision.registry import Party
 from fedgmi_fedml.provision.request import Request, read_request
@@ -140,7 +141,22 @@ class Decisions:
 
     def _request(self, name: str) -> Request | None:
         folder = self.out / REQUESTS / name
-        return read_request(folder, self.registry.federation, name) if folder.is_dir() else None
+        if not folder.is_dir():
+            return None
+        nested = folder / REQUEST  # the folder itself was put there, and not its files
+        inner = nested.is_dir() and not (folder / CARD).exists()
+        return read_request(nested if inner else folder, self.registry.federation, name)
+
+    def check_requests(self, revoked: set[str]) -> None:
+        """A request under a name that nobody has would wait for ever."""
+        names = [row.party.name for row in self.rows]
+        folder = self.out / REQUESTS
+        for name in sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ():
+            if name not in revoked | set(names) and not name.startswith("."):
+                raise ProvisionError(
+                    f"{folder / name}: no party has this name: {suggestion(name, names)}. Each request lies in a "
+                    "folder under its party's name"
+                )
 
     def _accept(self, row: Row, card: Card) -> None:
         party, known = row.party, row.party.card

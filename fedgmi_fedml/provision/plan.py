@@ -9,12 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedgmi_fedml.provision.authority import FOLDER, open_office, stage_office
-from fedgmi_fedml.provision.decisions import Decisions, ProvisionError, Row
+from fedgmi_fedml.provision.decisions import REQUESTS, Decisions, ProvisionError, Row
 from fedgmi_fedml.provision.kits import KitWriter
 from fedgmi_fedml.provision.project import Settled
 from fedgmi_fedml.provision.registry import Party
@@ -76,6 +76,7 @@ def provision(
         office = open_office(out, settled.project.federation, settled.project.operator, now, passphrase)
         work = Decisions(settled, out, office, now, frozenset(renew), frozenset(rekey))
         revoked = work.membership(frozenset(revoke))
+        work.check_requests({party.name for party in revoked})
         for row in work.rows:
             work.identity(row)
         work.check_keys()
@@ -99,8 +100,9 @@ def _write(work: Decisions, revoked: tuple[Party, ...], passphrase: str | None) 
         for row in work.rows:
             row.done += writer.write(row.party, row.new_identity, row.new_tls_key, row.superseded)
         for party in revoked:
-            if (out / party.folder).is_dir():
-                stage.move(out / party.folder, out / REVOKED / f"{party.folder}-{party.silo_id}")
+            for folder in (Path(party.folder), Path(REQUESTS) / party.name):
+                if (out / folder).is_dir():
+                    stage.move(out / folder, out / REVOKED / f"{party.folder}-{party.silo_id}" / folder.parts[0])
         changed = len(stage)
         stage.commit()
         (out / FOLDER).chmod(0o700)
@@ -115,6 +117,7 @@ def _write(work: Decisions, revoked: tuple[Party, ...], passphrase: str | None) 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
     """One operator at a time; what an interrupted run left is finished first."""
+    is_new = not out.exists()
     try:
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(out, os.O_RDONLY)
@@ -132,3 +135,6 @@ def _locked(out: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+        if is_new:
+            with suppress(OSError):  # it holds something now
+                out.rmdir()

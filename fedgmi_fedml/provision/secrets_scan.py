@@ -17,7 +17,9 @@ from fedgmi_fedml.provision.layout import IDENTITY, TLS_KEY
 from fedgmi_fedml.provision.registry import Role
 from secure.roster import Roster
 
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 1 << 16
+"""Files that hold a key are small; whatever else a kit's folder has come to hold is passed over."""
+
 _MAX_FILES = 2000
 _PEM = re.compile(rb"-----BEGIN ([A-Z ]*)PRIVATE KEY-----.+?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 

@@ -18,6 +18,7 @@ from fedgmi_fedml.cli_provision import provision as command
 from fedgmi_fedml.config import load_config
 from fedgmi_fedml.errors import ConfigError, FedgmiError
 from fedgmi_fedml.provision import certificates, consent, staging
+from fedgmi_fedml.provision.example import EXAMPLE
 from fedgmi_fedml.provision.kit import KitError, load_kit
 from fedgmi_fedml.provision.plan import Outcome, provision
 from fedgmi_fedml.provision.project import read_project
@@ -215,7 +216,7 @@ class TestAgain:
         assert outcome.roster is not None
         assert (outcome.roster.version, outcome.roster.retired) == (2, (3,))
         assert not site.kit("east").exists()
-        assert (site.out / "revoked" / "silo-east-3" / "kit.json").exists()
+        assert (site.out / "revoked" / "silo-east-3" / "silo-east" / "kit.json").exists()
         assert site.run(revoke=["east"]).changed == 0
         site.silos["east"] = "make"  # another machine under the old name: a new silo
         again = site.run()
@@ -433,6 +434,31 @@ class TestRequests:
         with pytest.raises(FedgmiError):
             read_request(site.out / "requests" / "south", "other", "west")
 
+    def test_requests_of_nobody_and_of_the_revoked(self, site: Site) -> None:
+        site.silos |= {"centre": "make", "west": "request"}
+        site.run()
+        site.answer("west")
+        os.rename(site.out / "requests" / "west", site.out / "requests" / "wset")
+        with pytest.raises(FedgmiError, match=r'wset: no party has this name: did you mean "west"'):
+            site.run()
+        os.rename(site.out / "requests" / "wset", site.out / "requests" / "west")
+        site.run()
+        del site.silos["west"]
+        site.run(revoke=["west"])
+        assert not (site.out / "requests" / "west").exists()  # else it would let a later west in
+        site.silos["west"] = "request"
+        assert site.run().waiting == ("west",)
+
+    def test_the_folder_itself_may_lie_there(self, site: Site) -> None:
+        site.silos["west"] = "request"
+        site.run()
+        card = site.answer("west")
+        shutil.move(site.out / "requests" / "west", site.out / "request")
+        shutil.move(site.out / "request", site.out / "requests" / "west" / "request")
+        outcome = site.run()
+        assert outcome.roster is not None
+        assert outcome.roster.public_key(4) == card.public_key
+
     def test_a_later_request_does_not_hold_up_a_revocation(self, site: Site) -> None:
         site.silos["centre"] = "make"
         site.run()
@@ -642,6 +668,18 @@ class TestProject:
         project.write_text(json.dumps(document))
         with pytest.raises(ConfigError, match=r"belong to 1 organisations, but .* only over 4"):
             read_project(project)
+
+    def test_the_example_is_a_project(self, site: Site) -> None:
+        site.write()
+        (site.folder / "project.yaml").write_text(EXAMPLE)
+        settled = read_project(site.folder / "project.yaml")
+        assert settled.hosts == ("fed.example.org", "10.1.2.3")
+        assert all(silo.identity == "request" for silo in settled.project.silos)
+
+    def test_nothing_remains_of_a_first_run_that_fails(self, site: Site) -> None:
+        with pytest.raises(FedgmiError, match="--renew nobody: no such party"):
+            site.run(renew=["nobody"])
+        assert not site.out.exists()
 
     def test_shipped_configurations_by_name(self, site: Site) -> None:
         site.silos = {f"silo-{number}": "make" for number in range(12)}
