@@ -19,6 +19,7 @@ OUT=""
 SETS=()
 DEADLINE="${FEDGMI_DEADLINE:-3600}"
 WORK=""
+RUN_NAME=""
 PIDS=()
 NAMES=()
 ENDED=()
@@ -33,7 +34,7 @@ read_arguments() {
             ;;
         --out | --set)
             [ $# -ge 2 ] || refuse "$1 needs a value" "bash deploy/local_federation.sh --help tells more."
-            if [ "$1" = --out ]; then OUT="$2"; else SETS+=(--set "$2"); fi
+            if [ "$1" = --out ]; then OUT="$2"; else SETS+=("$2"); fi
             shift
             ;;
         -*) refuse "unknown option $1" "bash deploy/local_federation.sh --help tells which there are." ;;
@@ -51,26 +52,47 @@ read_arguments() {
     case "$SILOS" in *[!0-9]*) refuse "SILOS must be a whole number, not $SILOS" ;; esac
 }
 
-fedgmi() { "$ENV_PYTHON" -m fedgmi_fedml.cli "$@"; }
+# Write the effective configuration and the project of this federation into $WORK; set SILOS and RUN_NAME.
+describe_federation() {
+    "$ENV_PYTHON" - "$WORK" "$CONFIG" "$SILOS" ${SETS[@]+"${SETS[@]}"} >"$WORK/numbers" <<'PYTHON' || exit $?
+import socket
+import sys
+from pathlib import Path
 
-# Print one value of the configuration $1: the dotted key $2.
-setting() {
-    "$ENV_PYTHON" -c 'import functools, sys
 from fedgmi_fedml.config import load_config
-print(functools.reduce(getattr, sys.argv[2].split("."), load_config(sys.argv[1])))' "$1" "$2"
-}
+from fedgmi_fedml.errors import ConfigError
 
-free_port() {
-    "$ENV_PYTHON" -c 'import socket
+work, name, silos, *changes = sys.argv[1:]
+try:
+    asked = load_config(name, changes).train_args
+    count = int(silos or asked.client_num_in_total)
+    here = [
+        f"train_args.client_num_in_total={count}",
+        f"train_args.client_num_per_round={min(count, asked.client_num_per_round)}",
+        "fedgmi_args.secure.cohort_nonces=seed",  # the simulation's cohorts
+        "comm_args.backend=FEDGMI_GRPC",
+    ]
+    config = load_config(name, [*changes, *here])
+except ConfigError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
 with socket.socket() as place:
     place.bind(("127.0.0.1", 0))
-    print(place.getsockname()[1])'
+    address = f"127.0.0.1:{place.getsockname()[1]}"
+Path(work, "config.yaml").write_text(config.to_yaml())
+listed = "".join(f"  - {{name: silo-{number:03d}, identity: make}}\n" for number in range(1, count + 1))
+Path(work, "project.yaml").write_text(
+    f"federation: local\noperator: this machine\nconfig: config.yaml\n"
+    f"server: {{address: '{address}', bind: '{address}'}}\nsilos:\n{listed}"
+)
+print(count, config.common_args.run_name)
+PYTHON
+    read -r SILOS RUN_NAME <"$WORK/numbers"
 }
 
 # The first free folder of that name.
 choose_out() {
-    local base number=1
-    base="runs/$(setting "$WORK/config.yaml" common_args.run_name)-federation"
+    local base="runs/$RUN_NAME-federation" number=1
     OUT="$base"
     while [ -e "$OUT" ]; do
         number=$((number + 1))
@@ -78,30 +100,16 @@ choose_out() {
     done
 }
 
-# The effective configuration, with the number of silos in it, and a kit for everybody.
-prepare_federation() {
-    local port silo
-    fedgmi config show "$CONFIG" ${SETS[@]+"${SETS[@]}"} >"$WORK/asked.yaml"
-    SILOS="${SILOS:-$(setting "$WORK/asked.yaml" train_args.client_num_in_total)}"
-    local per_round
-    per_round="$(setting "$WORK/asked.yaml" train_args.client_num_per_round)"
-    if [ "$per_round" -gt "$SILOS" ]; then per_round="$SILOS"; fi
-    fedgmi config show "$CONFIG" ${SETS[@]+"${SETS[@]}"} --set "train_args.client_num_in_total=$SILOS" \
-        --set "train_args.client_num_per_round=$per_round" --set fedgmi_args.secure.cohort_nonces=seed \
-        --set comm_args.backend=FEDGMI_GRPC >"$WORK/config.yaml"
-    port="$(free_port)"
-    {
-        printf 'federation: local\noperator: this machine\nconfig: %s/config.yaml\n' "$WORK"
-        printf 'server: {address: "127.0.0.1:%s", bind: "127.0.0.1:%s"}\nsilos:\n' "$port" "$port"
-        for silo in $(seq 1 "$SILOS"); do printf '  - {name: silo-%03d, identity: make}\n' "$silo"; done
-    } >"$WORK/project.yaml"
-    fedgmi -q provision "$WORK/project.yaml" --out "$WORK/kits" --yes >"$WORK/provision.log" 2>&1 || {
+# A kit for everybody, thrown away with $WORK.
+make_kits() {
+    "$ENV_PYTHON" -m fedgmi_fedml.cli -q provision "$WORK/project.yaml" --out "$WORK/kits" --yes \
+        >"$WORK/provision.log" 2>&1 || {
         cat "$WORK/provision.log" >&2
         refuse "the kits could not be made"
     }
 }
 
-# Start one party: name, then the command's arguments. Its output goes to <out>/<name>/console.log.
+# Start one party: name, then the command's arguments. What it says is kept in $WORK; its own log is in its folder.
 start_party() {
     local name="$1"
     shift
@@ -111,11 +119,11 @@ start_party() {
 }
 
 start_everybody() {
-    local silo name run_id common
-    run_id="$(setting "$WORK/config.yaml" common_args.run_name)/fedgmi"
+    local silo name common
     export OMP_NUM_THREADS=1
     common=(--config "$WORK/config.yaml" --repeatable)
-    start_party server server --kit "$WORK/kits/server" "${common[@]}" --run-id "$run_id" --out "$OUT/server"
+    start_party server server --kit "$WORK/kits/server" "${common[@]}" --run-id "$RUN_NAME/fedgmi" \
+        --out "$OUT/server"
     for silo in $(seq 1 "$SILOS"); do
         name="$(printf 'silo-%03d' "$silo")"
         start_party "$name" silo --kit "$WORK/kits/silo-$name" "${common[@]}" --simulated-part "$silo" \
@@ -189,7 +197,8 @@ if [ -f "$HERE/$CONFIG" ]; then CONFIG="$(cd "$(dirname "$HERE/$CONFIG")" && pwd
 trap end_everybody EXIT
 trap 'exit 130' INT TERM
 WORK="$(mktemp -d)"
-prepare_federation
+describe_federation
+make_kits
 [ -n "$OUT" ] || choose_out
 say "One server and $SILOS silos, each a process of its own; reports go to $OUT"
 start_everybody

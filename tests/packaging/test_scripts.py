@@ -1,4 +1,4 @@
-"""deploy/demo.sh and deploy/test.sh, as far as they go without installing anything."""
+"""The scripts in deploy/, as far as they go without installing anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*command: str, env: dict[str, str] | None = None) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize("script", ["demo.sh", "test.sh"])
+@pytest.mark.parametrize("script", ["demo.sh", "test.sh", "local_federation.sh"])
 def test_help_says_what_it_does_and_installs_nothing(script: str, tmp_path: Path) -> None:
     done = run("bash", f"deploy/{script}", "--help", env={"FEDGMI_VENV": str(tmp_path / "env")})
     assert done.returncode == 0
@@ -109,6 +109,9 @@ def test_a_changed_pin_installs_again(prepared: Path) -> None:
     assert not (prepared / ".fedgmi-installed").exists()
 
 
-@pytest.mark.parametrize("script", ["deploy/demo.sh", "deploy/test.sh", "deploy/_environment.sh", ".ci/run"])
+@pytest.mark.parametrize(
+    "script",
+    ["deploy/demo.sh", "deploy/local_federation.sh", "deploy/test.sh", "deploy/_environment.sh", ".ci/run"],
+)
 def test_scripts_parse(script: str) -> None:
     assert run("bash", "-n", script).returncode == 0
