@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedgmi_fedml.federation.status_snapshot import Snapshot
+from fedgmi_fedml.federation.status_snapshot import PRESENT, Snapshot
 from fedgmi_fedml.federation.status_words import RUN_STATES, SILO_STATES
 from fedgmi_fedml.version import __version__
 
@@ -62,7 +62,7 @@ def _silos(snapshot: Snapshot, now: float) -> list[_Metric]:
     return [
         ("silos", "gauge", "Silos by state.", counted),
         ("silo_in", "gauge", "1 while the silo takes part.",
-         [({"silo": silo.id}, int(silo.state in ("in", "failed"))) for silo in silos]),
+         [({"silo": silo.id}, int(silo.state in PRESENT)) for silo in silos]),
         ("silo_ready", "gauge", "1 once the silo has finished its local work of this round.",
          [({"silo": silo.id}, int(silo.ready)) for silo in silos]),
         ("silo_seen_age_seconds", "gauge", "Seconds since something arrived from the silo.", ages),

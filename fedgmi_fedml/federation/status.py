@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedgmi_fedml.config import Config
-from fedgmi_fedml.federation.status_snapshot import PhaseStatus, SiloStatus, Snapshot, fold_event, fold_round, with_silo
+from fedgmi_fedml.federation.status_snapshot import (
+    PhaseStatus,
+    SiloStatus,
+    Snapshot,
+    fold_event,
+    fold_round,
+    with_link_ended,
+    with_silo,
+)
 from fedgmi_fedml.federation.status_words import stage_text
 from fedgmi_fedml.summary import RulesSummary, SecureSummary
 from fedgmi_fedml.telemetry import EVENTS, ROUND_FIELDS, clean_record, read_json_lines
@@ -163,7 +171,10 @@ class StatusState:
         if state == "connected":
             self._seen[silo] = self.clock()
         said, _, _ = clean_record({"reason": reason[:_LONGEST]}, EVENT_FIELDS, "server")
-        changed = with_silo(self._snapshot, [silo], state=state, ready=False, reason=said.get("reason", ""))
+        if state == "lost":
+            changed = with_link_ended(self._snapshot, silo, said.get("reason", ""))
+        else:
+            changed = with_silo(self._snapshot, [silo], state=state, ready=False, reason="")
         self._become(replace(changed, updated=self.clock()))
 
     def seen(self, silo: int) -> None:
@@ -176,7 +187,8 @@ class StatusState:
         """What the driver waits for now (``ServerRun.stage``)."""
         words = stage_text(stage)
         if words != self._snapshot.stage:
-            self._become(replace(self._snapshot, stage=words))
+            finishing = self._snapshot.finishing or stage == "finish"
+            self._become(replace(self._snapshot, stage=words, finishing=finishing))
 
     @_harmless
     def restore(self, folder: Path) -> None:

@@ -50,7 +50,7 @@ def document(snapshot: Snapshot, now: float, wall: datetime | None = None) -> di
             name: {"value": value, "phase": phase, "round": number}
             for name, (value, phase, number) in snapshot.latest.items()
         },
-        "best": None if best is None else {"validation_accuracy": best[0], "round": best[1]},
+        "best": None if best is None else {"validation_accuracy": best[0], "phase": best[1], "round": best[2]},
         "open": list(snapshot.is_open),
         "separability": [list(row) for row in snapshot.separability],
         "rounds": [dict(point) for phase in snapshot.phases for point in phase.points],

@@ -152,7 +152,7 @@ def _tiles(snapshot: Snapshot, now: float) -> Markup:
             value, where, number = snapshot.latest[name]
             tiles.append((percent(value), f"{words}, {round_name((where, number))}"))
     if snapshot.best is not None and len(tiles) < MOST_TILES:
-        tiles.append((percent(snapshot.best[0]), f"best validation, round {snapshot.best[1] + 1}"))
+        tiles.append((percent(snapshot.best[0]), f"best validation, {round_name(snapshot.best[1:])}"))
     return tag("div", *(tag("div", tag("b", value), " ", tag("span", words), class_="tile") for value, words in tiles),
                class_="tiles")  # fmt: skip
 
@@ -164,7 +164,7 @@ def _silos(snapshot: Snapshot, now: float) -> Markup | None:
     if not snapshot.silos:
         return None
     rows = [_silo(silo, now, snapshot.over) for silo in snapshot.silos]
-    return table(["", "Silo", "State", "Last heard"], rows, kind="full")
+    return table(["", "Silo", "State", "Last message"], rows, kind="full")
 
 
 def _silo(silo: SiloStatus, now: float, over: bool) -> list[object]:

@@ -3,7 +3,7 @@
 Pure functions: a snapshot is never changed, so whoever reads one needs no lock. However long a run is, a snapshot
 holds at most ``MOST_POINTS`` rounds of each phase and ``MOST_EVENTS`` events.
 
-A silo's states: expected ─▶ connected ─▶ in ⇄ lost, failed;  refused or absent where it could not join.
+A silo's states: expected ─▶ connected ─▶ in ⇄ lost, failed ─▶ done;  refused or absent where it could not join.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from fedgmi_fedml.summary import SecureSummary
 
-__all__ = ["PhaseStatus", "SiloStatus", "Snapshot", "fold_event", "fold_round", "with_silo"]
+__all__ = ["PhaseStatus", "SiloStatus", "Snapshot", "fold_event", "fold_round", "with_link_ended", "with_silo"]
 
 Record = Mapping[str, Any]
 
@@ -23,6 +23,7 @@ MOST_EVENTS = 60
 VECTORS = ("vae_loss", "expert_loss", "candidate_loss")
 SCALARS = ("validation_accuracy", "test_accuracy", "confidence", "beta", "temperature")
 _KEPT = ("phase", "round", "seconds", *VECTORS, *SCALARS)
+PRESENT = ("in", "failed", "done")
 _ENDS = {"finished": "finished", "failed": "failed", "interrupted": "interrupted"}
 
 
@@ -32,7 +33,8 @@ class SiloStatus:
 
     Attributes:
         state: ``expected`` (nothing heard yet), ``connected`` (not in the run yet), ``in``, ``absent`` (not there in
-            time), ``lost`` (its link ended), ``failed`` (its local work raised), ``refused``.
+            time), ``lost`` (its link ended), ``failed`` (its local work raised), ``done`` (gone after the last round),
+            ``refused``.
         ready: whether it has finished its local work of the present round.
         seen: when something last arrived from it, seconds on the snapshot's clock; ``None``: never.
         dropped: rounds in whose sum it is missing though it was asked; ``dropped_in``: the last (phase, round).
@@ -118,11 +120,12 @@ class Snapshot:
         state: ``waiting`` (for silos), ``running``, ``finished``, ``failed`` (ended early, the last whole models kept)
             or ``interrupted``.
         reason: why it ended, in words.
+        finishing: whether the last round is over, so that silos may leave.
         stage: what the server waits for, in words.
         phase: name of the present phase; empty before the first.
         phases: in the order in which they began or are planned.
         latest: the newest known value of each summed metric, ``(value, phase, round)`` by name.
-        best_round: of the validation accuracy, with that accuracy.
+        best: the best validation accuracy so far, with its phase and round.
         is_open: which components the last sum opened, from the rounds.
         separability: symmetric KL divergence of every two VAEs, nats.
         sessions, aborted, partial: secure sessions begun, those that were discarded, rounds that went on without a
@@ -142,12 +145,13 @@ class Snapshot:
     components: int = 0
     state: str = "waiting"
     reason: str = ""
+    finishing: bool = False
     stage: str = ""
     phase: str = ""
     silos: tuple[SiloStatus, ...] = ()
     phases: tuple[PhaseStatus, ...] = ()
     latest: Mapping[str, tuple[Any, str, int]] = field(default_factory=dict)
-    best: tuple[float, int] | None = None
+    best: tuple[float, str, int] | None = None
     is_open: tuple[bool, ...] = ()
     separability: tuple[tuple[float | None, ...], ...] = ()
     sessions: int = 0
@@ -168,8 +172,8 @@ class Snapshot:
 
     @property
     def present(self) -> int:
-        """Silos that take part now."""
-        return sum(silo.state in ("in", "failed") for silo in self.silos)
+        """Silos that take part, or did until the end."""
+        return sum(silo.state in PRESENT for silo in self.silos)
 
     @property
     def over(self) -> bool:
@@ -197,8 +201,8 @@ def fold_round(snapshot: Snapshot, record: Record, now: float) -> Snapshot:
         if record.get(metric) is not None:
             latest[metric] = (record[metric], name, number)
     best, accuracy = snapshot.best, record.get("validation_accuracy")
-    if accuracy is not None and name == "rounds" and (best is None or accuracy > best[0]):
-        best = (accuracy, number)
+    if accuracy is not None and name in ("rounds", "evaluate") and (best is None or accuracy > best[0]):
+        best = (accuracy, name, number)
     flags = record.get("open") if name in ("rounds", "warmup") else None
     matrix = record.get("separability")
     attempts, failed = record.get("attempts", 0), record.get("failed_sessions", 0)
@@ -215,6 +219,7 @@ def fold_round(snapshot: Snapshot, record: Record, now: float) -> Snapshot:
         aborted=snapshot.aborted + max(attempts - 1, 0) + failed,
         partial=snapshot.partial + (record.get("complete") is False),
         clipped_share=max(snapshot.clipped_share, record.get("clipped_share") or 0.0),
+        finishing=name == "evaluate",
         updated=now,
         rounded=now,
     )
@@ -239,6 +244,8 @@ def _replaced(phases: tuple[PhaseStatus, ...], phase: PhaseStatus) -> tuple[Phas
 def fold_event(snapshot: Snapshot, record: Record, now: float) -> Snapshot:
     """The snapshot after one line of ``events.jsonl``; ``record["event"]`` says what happened."""
     kind = record["event"]
+    if kind == "left" and snapshot.finishing:
+        record = {**record, "over": True}
     snapshot = replace(snapshot, events=_tail(snapshot.events, record), updated=now)
     if kind in _ENDS:
         return replace(snapshot, state=_ENDS[kind], reason=record.get("reason", ""), ended=now, stage="")
@@ -301,20 +308,33 @@ def _refused(snapshot: Snapshot, record: Record) -> Snapshot:
 
 
 def _gone(snapshot: Snapshot, record: Record) -> Snapshot:
-    chosen = record.get("silo")
-    return _each(
-        snapshot,
-        lambda silo: (
-            replace(silo, state="lost", ready=False) if silo.id == chosen and silo.state in ("in", "failed") else silo
-        ),
-    )
+    return with_link_ended(snapshot, record.get("silo", 0), "", ("in", "failed"))
+
+
+def with_link_ended(
+    snapshot: Snapshot, silo: int, reason: str, among: tuple[str, ...] = ("connected", "in", "failed", "lost")
+) -> Snapshot:
+    """The snapshot without a silo's link: it is lost, or done where the last round is over.
+
+    Args:
+        reason: why, in words. among: states of the silo in which that changes something.
+    """
+
+    def change(old: SiloStatus) -> SiloStatus:
+        if old.id != silo or old.state not in among:
+            return old
+        if snapshot.finishing and old.state in PRESENT:
+            return replace(old, state="done", ready=False, reason="")
+        return replace(old, state="lost", ready=False, reason=reason or old.reason)
+
+    return _each(snapshot, change)
 
 
 _EVENTS: dict[str, Callable[[Snapshot, Record], Snapshot]] = {
     "started": lambda snapshot, record: replace(snapshot, state="waiting", ended=None),
     "resumed": lambda snapshot, record: replace(
         _each(snapshot, lambda silo: replace(silo, state="expected", ready=False, reason="")),
-        state="waiting", ended=None, reason="",
+        state="waiting", ended=None, reason="", finishing=False,
     ),
     "joined": lambda snapshot, record: with_silo(snapshot, [record.get("silo", 0)], state="in", reason=""),
     "left": _gone,

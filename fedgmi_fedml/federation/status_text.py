@@ -114,8 +114,8 @@ def _metrics(found: Document) -> list[str]:
         value = entry["value"]
         shown = ", ".join(decimal(v, 2) for v in value) if isinstance(value, Sequence) else percent(value)
         best = found.get("best") if name == "validation_accuracy" else None
-        best = None if best is not None and best["round"] == entry["round"] else best
-        extra = f"   best {percent(best['validation_accuracy'])} in round {best['round'] + 1}" if best else ""
+        best = None if best is not None and _where(best) == _where(entry) else best
+        extra = f"   best {percent(best['validation_accuracy'])} in {_where(best)}" if best else ""
         lines.append(f"  {words:24} {shown}   ({_where(entry)}){extra}")
     return ["", *lines] if lines else []
 

@@ -28,6 +28,7 @@ SILO_STATES = {
     "absent": ("not there in time", "warn"),
     "lost": ("lost", "bad"),
     "failed": ("failed in its last round", "bad"),
+    "done": ("done", "good"),
     "refused": ("refused", "bad"),
 }
 """State of a silo → words and how good that is."""
@@ -64,6 +65,7 @@ def stage_text(stage: str) -> str:
 _STAGES = {
     "join": "waiting for silos to join",
     "beacon": "the silos agree on the draw of cohorts",
+    "waiting for silos": "too few silos are there for a secure sum: waiting for more",
     "finish": "handing over the models",
 }
 
@@ -100,7 +102,7 @@ _TEXTS: dict[str, Callable[[Record, Mapping[int, str]], str]] = {
     "started": lambda r, n: "The server started" + (f", back-end {r['backend']}" if r.get("backend") else ""),
     "resumed": lambda r, n: "The server started again and goes on from the last whole round",
     "joined": lambda r, n: f"{_silo(r, n)} joined",
-    "left": lambda r, n: f"{_silo(r, n)} is gone; it may come back",
+    "left": lambda r, n: f"{_silo(r, n)} " + ("took its leave" if r.get("over") else "is gone; it may come back"),
     "absent": lambda r, n: f"{_silos(r, n)}: not there in time",
     "refused": lambda r, n: _because(f"{_silo(r, n)}: refused", r),
     "silo_failed": lambda r, n: _because(f"{_silo(r, n)}: local work failed in {_where(r)}", r, "error"),

@@ -12,12 +12,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from federation_harness import Federation
+from federation_harness import Federation, Killed
 
+from fedgmi_fedml.federation.server import seconds_before
 from fedgmi_fedml.federation.status import StatusState
 from fedgmi_fedml.federation.status_folder import read_folder
 from fedgmi_fedml.federation.status_page import open_status_page
 from fedgmi_fedml.rounds.watch import rounds_to_come
+from fedgmi_fedml.rounds.wire import Plan, decode
 from fedgmi_fedml.simulate import run_simulation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -34,15 +36,20 @@ def ask(page, token, path="/status.json"):
     return json.loads(body) if path.endswith(".json") else body
 
 
+def new_state(federation):
+    """As ``fedgmi server`` makes it."""
+    return StatusState.for_run(
+        federation.config, {i: f"clinic-{i}" for i in federation.ids}, run_id=federation.run_id, federation="test",
+        roster=federation.kits.roster.digest(), plan=rounds_to_come(federation.config, 5),
+        elapsed=seconds_before(federation.folder / "server"),
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A federation of five whose page is asked again and again while it works."""
     federation = Federation(tmp_path_factory.mktemp("status"))
-    names = {i: f"clinic-{i}" for i in federation.ids}
-    state = StatusState.for_run(
-        federation.config, names, run_id=federation.run_id, federation="test",
-        roster=federation.kits.roster.digest(), plan=rounds_to_come(federation.config, 5),
-    )  # fmt: skip
+    state = new_state(federation)
     seen, over = [], threading.Event()
     with open_status_page(state, "127.0.0.1", 0, federation.folder / "server" / "status.token") as page:
         token = (federation.folder / "server" / "status.token").read_text().strip()
@@ -139,3 +146,37 @@ def test_nothing_but_sums_is_shown(run):
     text = json.dumps(seen)
     for word in ("component_weight", "alpha", "counts", "margin", "offset", "samples_used", str(federation.folder)):
         assert word not in text
+
+
+def test_a_server_that_was_killed_tells_the_whole_run(tmp_path):
+    federation = Federation(tmp_path)
+
+    def kill(silo, payload):
+        message = decode(payload)
+        if isinstance(message, Plan) and (message.phase, message.round) == ("rounds", 2):
+            federation.net.server.dead = True
+            raise Killed
+
+    federation.net.server.on_send = kill
+    first = new_state(federation)
+    processes = {i: federation.silo(i) for i in federation.ids}
+    federation.start("server", federation.server(status=first))
+    for i, process in processes.items():
+        federation.start(i, process)
+    federation.join("server")
+    assert isinstance(federation.ends["server"], Killed)
+    assert first.snapshot.phase_status("rounds").done == 2
+    assert read_folder(tmp_path / "server")["state"] == "running"  # nobody wrote an end
+    federation.net.restart_server()
+    second = new_state(federation)
+    federation.start("server", federation.server(status=second))
+    federation.join()
+    snapshot = second.snapshot
+    assert snapshot.state == "finished"
+    assert snapshot.present == 5
+    assert snapshot.phase_status("rounds").done == 3
+    assert [point["round"] for point in snapshot.phase_status("rounds").points] == [0, 1, 2]
+    assert snapshot.protection.sessions == federation.summary()["secure"]["sessions"]
+    assert snapshot.ended - snapshot.began > seconds_before(tmp_path / "server")
+    kinds = [event["event"] for event in snapshot.events]
+    assert kinds.index("started") < kinds.index("resumed") < kinds.index("finished")

@@ -59,6 +59,25 @@ def test_a_silos_life() -> None:
     assert state.snapshot.present == 1
 
 
+@pytest.mark.parametrize("how", ["stage", "evaluation"])
+def test_who_leaves_after_the_last_round_is_not_lost(how: str) -> None:
+    state = blank()
+    for number in (1, 2):
+        state.silo(number, "connected")
+        event(state, "joined", silo=number)
+    state.silo(2, "lost", "no sign of life for 45 s")
+    if how == "stage":
+        state.stage("finish")
+    else:
+        state.write("rounds", {"phase": "evaluate", "round": 0})
+    state.silo(1, "lost", "closed")
+    event(state, "left", silo=1)
+    assert (silo(state, 1).state, silo(state, 1).reason) == ("done", "")
+    assert event_text(state.snapshot.events[-1], {}) == "Silo 1 took its leave"
+    assert silo(state, 2).state == "lost"
+    assert state.snapshot.present == 1
+
+
 def test_left_without_a_word_from_the_transport() -> None:
     state = blank()
     event(state, "joined", silo=3)
@@ -133,7 +152,7 @@ def test_the_example_adds_up() -> None:
     ]
     assert found["protection"]["sessions"] == 18
     assert found["latest"]["validation_accuracy"]["round"] == 5
-    assert found["best"] == {"validation_accuracy": pytest.approx(0.8659, abs=1e-4), "round": 5}
+    assert found["best"] == {"validation_accuracy": pytest.approx(0.8659, abs=1e-4), "phase": "rounds", "round": 5}
     assert found["open"] == [True, True]
     assert found["left_seconds"] == pytest.approx(4 * 4.9 - 1.7, abs=0.1)
     assert found["elapsed_seconds"] == pytest.approx(62.7, abs=0.1)
@@ -307,6 +326,7 @@ def test_it_is_fed_by_telemetry_as_a_servers_sink() -> None:
     [
         ("join", "waiting for silos to join"),
         ("finish", "handing over the models"),
+        ("waiting for silos", "too few silos are there for a secure sum: waiting for more"),
         ("rounds 3: training 0", "silos are at work"),
         ("rounds 3: session 1: waiting for 2", "secure sum, waiting for 2 silos"),
         ("rounds 3: session 0: waiting for 1", "secure sum, waiting for 1 silo"),
@@ -336,7 +356,7 @@ def test_every_event_has_words_even_without_fields(kind: str) -> None:
 
 
 def test_every_state_has_words() -> None:
-    states = {"expected", "connected", "in", "absent", "lost", "failed", "refused"}
+    states = {"expected", "connected", "in", "absent", "lost", "failed", "done", "refused"}
     assert set(SILO_STATES) == states
 
 
