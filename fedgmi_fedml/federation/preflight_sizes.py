@@ -70,7 +70,9 @@ def memory(node: Node) -> Finding:
     else:
         more = vector * (_KEPT + _SILO_WORK) + 2 * largest + 2 * window
     present = resident()
-    return _verdict(present + more, available() + present, "memory", "give this machine or container more")
+    return _verdict(
+        present + more, available() + present, "memory" + _on_top(node), "give this machine or container more"
+    )
 
 
 def disk(node: Node) -> Finding:
@@ -80,7 +82,18 @@ def disk(node: Node) -> Finding:
     copies = 2 + 3 + node.silos if node.role == "server" else 3 + 2
     place = next(parent for parent in (node.out, *node.out.absolute().parents) if parent.exists())
     free = shutil.disk_usage(place).free
-    return _verdict(vector * copies + _LITTLE, free, f"disk at {place}", "free some, or choose another folder (--out)")
+    return _verdict(
+        vector * copies + _LITTLE,
+        free,
+        f"disk at {place}{_on_top(node)}",
+        "free some, or choose another folder (--out)",
+    )
+
+
+def _on_top(node: Node) -> str:
+    """What the estimates leave out."""
+    secure = needed(node.config, "a valid configuration").fedgmi_args.secure
+    return "; ciphertexts of the homomorphic back-end come on top" if secure.backend == "homomorphic" else ""
 
 
 def _verdict(wanted: int, there: int, what: str, remedy: str) -> Finding:

@@ -117,7 +117,7 @@ def read_project(path: Path) -> Settled:
         raise ConfigError.collected(problems, str(path))
     host, port = split_address(project.server.address)
     bind = project.server.bind or f"0.0.0.0:{port}"
-    hosts = tuple(dict.fromkeys((host, *project.server.names)))
+    hosts = tuple(dict.fromkeys(map(_canonical, (host, *project.server.names))))
     return Settled(project, path, config, text.encode(), bind, hosts, tuple(_warnings(project, config)))
 
 
@@ -147,6 +147,14 @@ def is_host(text: str) -> bool:
         numeric = re.fullmatch(r"[\d.]+", text) is not None
         return not numeric and len(text) <= 253 and _HOST.fullmatch(text) is not None
     return True
+
+
+def _canonical(host: str) -> str:
+    """The one spelling of an address, as certificates give it back; names as they are."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
 
 
 def _validated(document: Document) -> Project | None:

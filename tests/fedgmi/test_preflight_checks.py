@@ -113,6 +113,15 @@ class TestGoodNodes:
         assert "training step" not in found
         assert "own port" in found
 
+    def test_offline_leaves_the_network_alone(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        touched: list[object] = []
+        for name in ("getaddrinfo", "create_connection", "socket"):
+            monkeypatch.setattr(socket, name, lambda *words, **named: touched.append(words))
+        assert failed(checks()) == []
+        assert touched == []
+        checks(offline=False)
+        assert touched != []
+
     def test_nothing_is_left_behind(self, site: Path) -> None:
         before = sorted(site.rglob("*"))
         checks()

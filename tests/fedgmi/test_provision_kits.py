@@ -636,7 +636,9 @@ class TestProject:
             read_project(site.write())
 
     def test_addresses_that_are_fine(self, site: Site) -> None:
-        site.server = {"address": "[2001:db8::1]:90", "names": ["h_1.lan", "10.0.0.1"]}
+        site.server = {"address": "[2001:DB8:0::1]:90", "names": ["h_1.lan", "10.0.0.1"]}
+        site.run()
+        assert site.run().changed == 0  # however an address is spelt
         settled = read_project(site.write())
         assert settled.hosts == ("2001:db8::1", "h_1.lan", "10.0.0.1")
         assert settled.bind == "0.0.0.0:90"
