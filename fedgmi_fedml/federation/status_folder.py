@@ -60,6 +60,8 @@ def read_folder(folder: Path, now: float | None = None) -> dict[str, Any]:
     moment = time.time() if now is None else now
     state = _state(folder, moment)
     found = document(state.snapshot, moment, datetime.fromtimestamp(moment, timezone.utc))
+    if not (folder / "run.json").is_file() and all(silo["state"] == "expected" for silo in found["silos"]):
+        found["silos"] = []  # a silo's own folder: it hears of no other
     if (folder / "summary.json").is_file():
         return _with_summary(found, folder)
     touched = _touched(folder)

@@ -75,6 +75,11 @@ def _silo(record: Record, names: Mapping[int, str]) -> str:
     return "A silo" if number is None else f"Silo {_named(number, names)}"
 
 
+def _party(record: Record, names: Mapping[int, str]) -> str:
+    """Who writes: a silo names itself."""
+    return "The server" if record.get("silo") is None else _silo(record, names)
+
+
 def _silos(record: Record, names: Mapping[int, str]) -> str:
     listed = [_named(number, names) for number in record.get("silos", ())]
     return f"Silo{'' if len(listed) == 1 else 's'} {enumerated(listed)}"
@@ -99,8 +104,8 @@ def _because(text: str, record: Record, key: str = "reason") -> str:
 
 
 _TEXTS: dict[str, Callable[[Record, Mapping[int, str]], str]] = {
-    "started": lambda r, n: "The server started" + (f", back-end {r['backend']}" if r.get("backend") else ""),
-    "resumed": lambda r, n: "The server started again and goes on from the last whole round",
+    "started": lambda r, n: f"{_party(r, n)} started" + (f", back-end {r['backend']}" if r.get("backend") else ""),
+    "resumed": lambda r, n: f"{_party(r, n)} started again and goes on from the last whole round",
     "joined": lambda r, n: f"{_silo(r, n)} joined",
     "left": lambda r, n: f"{_silo(r, n)} " + ("took its leave" if r.get("over") else "is gone; it may come back"),
     "absent": lambda r, n: f"{_silos(r, n)}: not there in time",
@@ -117,7 +122,7 @@ _TEXTS: dict[str, Callable[[Record, Mapping[int, str]], str]] = {
     "checkpoint": lambda r, n: "Checkpoint written",
     "finished": lambda r, n: _because("The run has finished", r),
     "failed": lambda r, n: _because(_because("The run ended early", r), r, "error"),
-    "interrupted": lambda r, n: "The server was stopped; started again, it goes on from the last whole round",
+    "interrupted": lambda r, n: f"{_party(r, n)} was stopped; started again, it goes on from the last whole round",
     "warning": lambda r, n: str(r.get("text", "")),
 }
 

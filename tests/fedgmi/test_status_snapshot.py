@@ -414,6 +414,18 @@ def test_a_folder_whose_run_has_ended(tmp_path: Path, kind: str) -> None:
     assert read_folder(folder, 4e9)["state"] == kind
 
 
+def test_a_silos_own_folder_knows_of_no_other_silo(tmp_path: Path) -> None:
+    folder = tmp_path / "silo"
+    write_run(folder, {"elapsed": 0.0, "event": "started", "silo": 3, "backend": "masked"})
+    (folder / "config.yaml").write_text(load_config("digits").to_yaml())
+    found = read_folder(folder)
+    assert found["silos"] == []
+    assert found["run_name"] == "digits"
+    assert event_text(found["events"][0], {}) == "Silo 3 started, back-end masked"
+    (folder / "run.json").write_text('{"run_id": "digits/1", "silos": [1, 2, 5]}')
+    assert [silo["id"] for silo in read_folder(folder)["silos"]] == [1, 2, 5]
+
+
 def test_no_run_and_damaged_runs_are_said(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="check --run"):
         read_folder(tmp_path)
