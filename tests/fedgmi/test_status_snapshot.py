@@ -298,14 +298,14 @@ def test_nothing_private_passes() -> None:
     state = blank()
     hidden = {
         "component_weight": [0.123, 0.877], "margin": 0.345, "alpha_drift": 0.456, "offset": [1.0], "alpha_mae": 0.567,
-        "counts": [17, 29], "alpha": [0.678], "step_seconds": {"train": 1.0}, "labels": ["melanoma"],
+        "counts": [170017, 290029], "alpha": [0.678], "step_seconds": {"train": 1.0}, "labels": ["melanoma"],
     }  # fmt: skip
     state.write("rounds", {"phase": "rounds", "round": 0, "attempts": 1, **hidden})
     event(state, "warning", text="see /data/ward-7/patients.csv")
-    event(state, "refused", silo=1, reason="no file ~/scans", counts=[17])
+    event(state, "refused", silo=1, reason="no file ~/scans", counts=[170017])
     state.silo(1, "lost", "could not read /srv/scans/0001.png")
     text = json.dumps(document(state.snapshot, 1000.0))
-    for word in ("0.123", "0.345", "0.456", "0.567", "0.678", "29", "melanoma", "ward-7", "scans", "counts"):
+    for word in ("0.123", "0.345", "0.456", "0.567", "0.678", "170017", "290029", "melanoma", "ward-7", "scans", "counts"):
         assert word not in text
 
 
