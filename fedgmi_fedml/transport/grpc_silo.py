@@ -45,21 +45,39 @@ class GrpcSilo(SiloEnd):
         warning = expiry_warning(tls)
         if warning:
             log.warning("%s", warning)
+        super().__init__(_Dialler(address, host, tls, settings), address, silo, federation, settings)
 
-        def dial(frames: Iterator[bytes]) -> _Line:
-            return _Line(address, host, tls, settings, frames)
 
-        super().__init__(dial, address, silo, federation, settings)
+_HANG_UPS = 3
+"""So many times in a row, and hanging up on our certificate is no accident."""
+
+
+class _Dialler:
+    """Makes connections to one server."""
+
+    def __init__(self, address: str, host: str, tls: TlsFiles, settings: LinkSettings) -> None:
+        self.address, self.host, self.tls, self.settings = address, host, tls, settings
+        self._hung_up = 0
+
+    def __call__(self, frames: Iterator[bytes]) -> _Line:
+        return _Line(self, frames)
+
+    def trouble(self) -> DialFailed | None:
+        """What is in the way of a connection, told better than gRPC tells it; ``None``: nothing now."""
+        found = diagnose(self.address, self.tls, self.settings.proxy)
+        self._hung_up = self._hung_up + 1 if found is not None and found.hung_up else 0
+        return None if found is None else DialFailed(found.text, found.fatal or self._hung_up >= _HANG_UPS)
 
 
 class _Line:
     """One attempt to connect, and the connection: a channel of its own with a single stream."""
 
-    def __init__(self, address: str, host: str, tls: TlsFiles, settings: LinkSettings, frames: Iterator[bytes]) -> None:
-        files = read_tls(tls)  # read anew: a kit may have been renewed while we were waiting
+    def __init__(self, dialler: _Dialler, frames: Iterator[bytes]) -> None:
+        files = read_tls(dialler.tls)  # read anew: a kit may have been renewed while we were waiting
         credentials = grpc.ssl_channel_credentials(files.ca, files.key, files.certificate)
-        self._address, self._tls, self._proxy = address, tls, settings.proxy
-        self._channel = grpc.secure_channel(address, credentials, options=silo_options(settings, host))
+        options = silo_options(dialler.settings, dialler.host)
+        self._dialler, self._address = dialler, dialler.address
+        self._channel = grpc.secure_channel(dialler.address, credentials, options=options)
         self._call = self._channel.stream_stream(METHOD)(frames)
         self._cancelled = False
         self._heard = False
@@ -80,9 +98,9 @@ class _Line:
         """The cause of a connection that never was, told better than gRPC tells it."""
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
             return DialFailed(f"{self._address} is a gRPC server, but none of FedGMI's: is it the right port?")
-        trouble = diagnose(self._address, self._tls, self._proxy)
+        trouble = self._dialler.trouble()
         if trouble is not None:
-            return DialFailed(trouble.text, trouble.fatal)
+            return trouble
         if self._cancelled:
             return DialFailed(f"the server at {self._address} does not answer")
         return DialFailed(f"the connection broke before the server had answered ({error.code().name.lower()})")

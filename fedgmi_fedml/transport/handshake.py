@@ -21,10 +21,18 @@ _EXPIRED, _NOT_YET, _WRONG_HOST, _WRONG_ADDRESS = 10, 9, 62, 64
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is in the way. ``fatal``: dialling again cannot help."""
+    """What is in the way.
+
+    Attributes:
+        text: a sentence.
+        fatal: dialling again cannot help.
+        hung_up: the server hung up on our certificate without a word, which is how gRPC rejects one; or it died at that
+            very moment. Seen again and again, it is fatal too.
+    """
 
     text: str
     fatal: bool = False
+    hung_up: bool = False
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -69,7 +77,7 @@ def diagnose(address: str, tls: TlsFiles, proxy: str | None = None, seconds: flo
     with connection:
         try:
             with _context(tls).wrap_socket(connection, server_hostname=host) as secured:
-                return _settled(secured, host, tls)
+                return _settled(secured, address, tls)
         except ssl.SSLCertVerificationError as error:
             return Trouble(_bad_server(address, host, error, _its_certificate(host, port, tls, proxy, seconds)), True)
         except ssl.SSLError as error:
@@ -78,19 +86,21 @@ def diagnose(address: str, tls: TlsFiles, proxy: str | None = None, seconds: flo
             return Trouble(f"{address} cut the connection before TLS was agreed on")
 
 
-def _settled(secured: ssl.SSLSocket, host: str, tls: TlsFiles) -> Trouble | None:
+def _settled(secured: ssl.SSLSocket, address: str, tls: TlsFiles) -> Trouble | None:
     """With TLS 1.3 the server judges our certificate after its own part of the handshake: wait for a first word."""
     secured.settimeout(2.0)
     try:
         if secured.recv(1):
             return None
     except ssl.SSLError as error:
-        return _alert(host, tls, error)
+        return _alert(address, tls, error)
     except TimeoutError:
         return None
     except OSError:
         pass
-    return Trouble(f"{host} cut the connection as soon as TLS was agreed on")
+    return Trouble(
+        _rejected(address, tls, "it hangs up on it, so it finds it out of date or of another authority"), hung_up=True
+    )
 
 
 def _context(tls: TlsFiles, verify: bool = True) -> ssl.SSLContext:
@@ -188,14 +198,24 @@ def _bad_server(address: str, host: str, error: ssl.SSLCertVerificationError, fo
 
 
 _ALERTS = {
-    "CERTIFICATE_EXPIRED": "as expired (by the server's clock)",
-    "UNKNOWN_CA": "as signed by an authority that is not the consortium's",
-    "BAD_CERTIFICATE": "as unusable (wrong authority, or dates wrong by the server's clock)",
-    "CERTIFICATE_UNKNOWN": "as unusable (wrong authority, or dates wrong by the server's clock)",
-    "CERTIFICATE_REVOKED": "as revoked",
-    "CERTIFICATE_REQUIRED": "as missing",
-    "UNSUPPORTED_CERTIFICATE": "as one that is not for silos",
+    "CERTIFICATE_EXPIRED": "expired, it says",
+    "UNKNOWN_CA": "signed by an authority that it does not know",
+    "BAD_CERTIFICATE": "out of date or of another authority, it says",
+    "CERTIFICATE_UNKNOWN": "out of date or of another authority, it says",
+    "CERTIFICATE_REVOKED": "revoked, it says",
+    "CERTIFICATE_REQUIRED": "none came, it says",
+    "UNSUPPORTED_CERTIFICATE": "not for silos, it says",
 }
+
+
+def _rejected(address: str, tls: TlsFiles, words: str) -> str:
+    own = x509.load_pem_x509_certificates(tls.certificate.read_bytes())[0]
+    dates = f"{show_date(own.not_valid_before_utc)} to {show_date(own.not_valid_after_utc)}"
+    return (
+        f"the server at {address} does not accept this silo's certificate: {words}. It is valid from {dates}, signed "
+        f"by “{issuer_of(own)}”: is the server's clock right, and is it of the same federation? Else ask the operator "
+        "for a new kit"
+    )
 
 
 def _alert(address: str, tls: TlsFiles, error: ssl.SSLError) -> Trouble:
@@ -203,13 +223,9 @@ def _alert(address: str, tls: TlsFiles, error: ssl.SSLError) -> Trouble:
     reason = error.reason or ""
     for alert, words in _ALERTS.items():
         if reason.endswith("ALERT_" + alert):
-            own = x509.load_pem_x509_certificates(tls.certificate.read_bytes())[0]
-            dates = f"{show_date(own.not_valid_before_utc)} to {show_date(own.not_valid_after_utc)}"
-            return Trouble(
-                f"the server at {address} does not accept this silo's certificate: {words}. It is valid from {dates}, "
-                f"signed by “{issuer_of(own)}”: ask the operator for a new kit",
-                True,
-            )
+            return Trouble(_rejected(address, tls, words), True)
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
         return Trouble(f"what answers at {address} speaks no TLS: is it the right port?")
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return Trouble(f"{address} cut the connection before TLS was agreed on")
     return Trouble(f"no TLS with {address} ({reason or type(error).__name__})")

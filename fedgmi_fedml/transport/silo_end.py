@@ -59,13 +59,13 @@ Dial = Callable[[Iterator[bytes]], Line]
 class _Attempt:
     """One connection from dialling to its end."""
 
-    def __init__(self, hello: bytes) -> None:
+    def __init__(self, hello: bytes, patience: float) -> None:
         self.hello = hello
         self.answered = threading.Event()
         self.pipe: Pipe | None = None
         self.line: Line | None = None
         self.connection = Connection(self._cut)
-        self.deadline = time.monotonic() + FIRST_FRAME_SECONDS
+        self.deadline = time.monotonic() + patience
 
     def frames(self) -> Iterator[bytes]:
         """The first frame; after the answer whatever there is to say."""
@@ -144,7 +144,7 @@ class SiloEnd:
         token = self._token
         received, allowed = (inbox.received, inbox.allowed) if token else (0, self.settings.window_bytes)
         hello = Hello(VERSION, self._federation, self._silo, self._link, token, received, allowed)
-        attempt = self._attempt = _Attempt(encode_first(hello))
+        attempt = self._attempt = _Attempt(encode_first(hello), min(FIRST_FRAME_SECONDS, self.settings.silence_seconds))
         line = attempt.line = self._dial(attempt.frames())
         cause = "the connection was cut"
         try:
