@@ -151,8 +151,9 @@ def _next(outcome: Outcome, out: Path) -> list[str]:
             f"waiting    {', '.join(outcome.waiting)}: each sends the folder `request` of its kit; put it into "
             f"{out / 'requests'}/NAME and run this command again"
         )
-    if outcome.roster_is_new and outcome.roster is not None and outcome.roster.version > 1:
-        lines.append("next       the roster is new: send every party its kit again (what to do is in its README.md)")
+    again = [row.party.name for row in outcome.rows if row.done and "kit written" not in row.done]
+    if again:
+        lines.append(f"next       send their kits again to: {', '.join(again)} (each README.md says what to do)")
     if not outcome.changed:
         return [*lines, "nothing had to be changed"]
     return [*lines, f"written    {out}; {out / 'authority'} must never be on the server"]

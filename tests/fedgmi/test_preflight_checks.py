@@ -360,6 +360,7 @@ class Server:
 
     def close(self) -> None:
         self._open = False
+        self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._socket.close()
         self._thread.join(5)
 

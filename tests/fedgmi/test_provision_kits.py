@@ -724,6 +724,8 @@ class TestCommandLine:
         assert "is pinned" in self.invoke("accept", own, "--operator-fingerprint", operator.replace("-", " ").upper())
         assert load_kit(own).name == "west"
         assert "nothing had to be changed" in self.invoke(project)
+        output = self.invoke(project, "--renew", "north")
+        assert "next       send their kits again to: north (each" in output
 
     def test_no_torch(self, site: Site) -> None:
         project = site.write()
