@@ -17,15 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedgmi_fedml.config import Config
-from fedgmi_fedml.federation.status_snapshot import (
-    PhaseStatus,
-    SiloStatus,
-    Snapshot,
-    fold_event,
-    fold_round,
-    with_link_ended,
-    with_silo,
-)
+from fedgmi_fedml.federation.status_fold import fold_event, fold_round, with_link_ended, with_silo
+from fedgmi_fedml.federation.status_snapshot import PhaseStatus, SiloStatus, Snapshot
 from fedgmi_fedml.federation.status_words import stage_text
 from fedgmi_fedml.summary import RulesSummary, SecureSummary
 from fedgmi_fedml.telemetry import EVENTS, ROUND_FIELDS, clean_record, read_json_lines

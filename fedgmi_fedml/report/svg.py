@@ -207,18 +207,21 @@ def _mark(frame: _Frame, mark: tuple[int, str] | None) -> list[Markup]:
 
 
 def _line(frame: _Frame, line: Series) -> Markup:
-    """Runs of known values as paths, single points as dots; each point has its value as a title."""
+    """Runs of known values as paths, single points as dots; each point has its value as a title.
+
+    What is measured in fewer than every second round is joined across the rounds between.
+    """
+    known = [(position, value) for position, value in enumerate(line.values) if value is not None]
+    joined = len(known) > 1 and 2 * len(known) < known[-1][0] - known[0][0] + 1
+    radius = 2.4 if len(known) < _MANY else 1.2
     parts: list[str] = []
-    pen = False
-    dots, radius = [], 2.4 if len(line.values) < _MANY else 1.2
-    for position, value in enumerate(line.values):
-        if value is None:
-            pen = False
-            continue
+    dots = []
+    before = -2
+    for position, value in known:
         x, y = f"{frame.x(position):.1f}", f"{frame.y(value):.1f}"
-        parts.append(f"{'L' if pen else 'M'}{x} {y}")
-        pen = True
+        parts.append(f"{'L' if parts and (joined or position == before + 1) else 'M'}{x} {y}")
         dots.append(tag("circle", tag("title", f"{line.label}: {frame.text(value)}"), cx=x, cy=y, r=radius))
+        before = position
     return tag("g", tag("path", d=" ".join(parts), fill="none"), *dots, class_=f"series s-{line.colour}")
 
 

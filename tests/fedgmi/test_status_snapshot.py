@@ -188,6 +188,16 @@ def test_the_end(kind: str) -> None:
     assert found["elapsed_seconds"] == pytest.approx(ended - state.snapshot.began)
 
 
+def test_a_closed_component_has_no_loss() -> None:
+    state = blank(components=2)
+    record = {"phase": "warmup", "round": 0, "vae_loss": [30.0, 0.0], "open": [True, False]}
+    state.write("rounds", record)
+    assert state.snapshot.latest["vae_loss"][0] == [30.0, None]
+    assert state.snapshot.phase_status("warmup").points[0]["vae_loss"] == [30.0, None]
+    assert record["vae_loss"] == [30.0, 0.0]
+    assert state.snapshot.protection.frozen_components == [1]
+
+
 def test_a_restart_counts_on_and_knows_nobody() -> None:
     clock = Clock()
     state = blank(clock=clock)
@@ -305,7 +315,19 @@ def test_nothing_private_passes() -> None:
     event(state, "refused", silo=1, reason="no file ~/scans", counts=[170017])
     state.silo(1, "lost", "could not read /srv/scans/0001.png")
     text = json.dumps(document(state.snapshot, 1000.0))
-    for word in ("0.123", "0.345", "0.456", "0.567", "0.678", "170017", "290029", "melanoma", "ward-7", "scans", "counts"):
+    for word in (
+        "0.123",
+        "0.345",
+        "0.456",
+        "0.567",
+        "0.678",
+        "170017",
+        "290029",
+        "melanoma",
+        "ward-7",
+        "scans",
+        "counts",
+    ):
         assert word not in text
 
 
