@@ -28,6 +28,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from fedgmi_fedml.config import load_config
 from fedgmi_fedml.errors import RunError
 
@@ -37,7 +39,7 @@ STOCK_TARGET, START_TARGET, MEMORY_TARGET = 1.0, 1.5, 0.10
 PATIENCE = 300.0
 """Longest life of one measured federation, seconds."""
 
-_FEATURES, _CLASSES = 64, 10  # of the bundled digits
+_FEATURES, _CLASSES = 64, 10
 
 
 def _overrides(parameters: int, silos: int, rounds: int) -> list[str]:
@@ -49,6 +51,8 @@ def _overrides(parameters: int, silos: int, rounds: int) -> list[str]:
         f"model_args.model_options={{hidden: [{hidden}]}}", "fedgmi_args.components=1", "common_args.run_name=bench",
         "fedgmi_args.initialisation.cohort_size=3", "fedgmi_args.secure.rules.max_drops=0",
         "fedgmi_args.secure.rules.min_contributors=3", "fedgmi_args.secure.rules.w_max=1.0",
+        "data_args.dataset=npz", "data_args.data_path=none", f"data_args.data_options={{classes: {_CLASSES}}}",
+        "data_args.announced_shape=[1, 8, 8]",
     ]  # fmt: skip
 
 
@@ -68,12 +72,15 @@ def _ours(parameters: int, silos: int, rounds: int, folder: Path) -> _Ours:
         "silos": [{"name": f"silo-{i}", "identity": "make"} for i in range(1, silos + 1)],
     }  # fmt: skip
     (folder / "project.yaml").write_text(json.dumps(project))  # JSON is YAML
+    images, labels = np.zeros((2 * _CLASSES, 8, 8), np.uint8), np.tile(np.arange(_CLASSES), 2)
+    np.savez(folder / "samples.npz", x_train=images, y_train=labels)
     _finish([_start("fedgmi_fedml.cli", "provision", str(folder / "project.yaml"), "--yes")])
     kits, began = folder / "kits", time.monotonic()
     party = "fedgmi_fedml.bench_federation_party"
     server = _start(party, "server", str(kits / "server"), str(folder / "out-server"))
     others = [
-        _start(party, "silo", str(kits / f"silo-silo-{i}"), str(folder / f"out-{i}")) for i in range(1, silos + 1)
+        _start(party, "silo", str(kits / f"silo-silo-{i}"), str(folder / f"out-{i}"), str(folder / "samples.npz"))
+        for i in range(1, silos + 1)
     ]
     told = json.loads(_finish([server, *others]))
     return _Ours(told["first_round"] - began, told["seconds"][1:], told["peak_bytes"])

@@ -1,7 +1,7 @@
 """One process of ``fedgmi bench federation``: a real server or silo over the real transport, training left out.
 
     python -m fedgmi_fedml.bench_federation_party server KIT OUT
-    python -m fedgmi_fedml.bench_federation_party silo KIT OUT
+    python -m fedgmi_fedml.bench_federation_party silo KIT OUT SAMPLES
 
 Kits, links, sessions, masks, checkpoints and digests are those of a deployment. Only the local work is none: a silo's
 update is drawn once and offered again in every round. The server ends with one JSON line of figures.
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedgmi_fedml.config import load_config
-from fedgmi_fedml.data import SiloData, load_federation
+from fedgmi_fedml.data import load_silo
 from fedgmi_fedml.data.announced import announced
 from fedgmi_fedml.federation.server import FederationServer
 from fedgmi_fedml.federation.silo import FederationSilo
@@ -103,7 +103,7 @@ class _Silo(FederationSilo):
 def serve(kit: Kit, out: Path) -> dict[str, Any]:
     """Serve the run; returns the moment of round 1, seconds by round, and this process's largest size in bytes."""
     config = load_config(kit.config)
-    known = announced(config, pooled=True)
+    known = announced(config)
     transport = GrpcServer(
         kit.bind or "127.0.0.1:0", tls_files(kit), run_id="bench", federation=kit.federation,
         silos=lambda: [entry.silo_id for entry in kit.roster().silos], settings=LinkSettings.from_config(config),
@@ -121,11 +121,11 @@ def serve(kit: Kit, out: Path) -> dict[str, Any]:
     }
 
 
-def take_part(kit: Kit, out: Path) -> None:
+def take_part(kit: Kit, out: Path, samples: str) -> None:
     """A silo of the run."""
     config = load_config(kit.config)
-    known, silo = announced(config, pooled=True), kit.silo_id or 0
-    data: SiloData = load_federation(config, only={silo - 1}).silos[silo - 1]
+    known, silo = announced(config), kit.silo_id or 0
+    data = load_silo(config, samples, kit.name)
     transport = GrpcSilo(
         kit.server_address, tls_files(kit), silo=silo, federation=kit.federation,
         settings=LinkSettings.from_config(config),
@@ -144,7 +144,7 @@ def main() -> None:
     if role == "server":
         print(json.dumps(serve(kit, out)), flush=True)
     else:
-        take_part(kit, out)
+        take_part(kit, out, sys.argv[4])
 
 
 if __name__ == "__main__":
