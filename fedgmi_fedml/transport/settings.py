@@ -67,7 +67,7 @@ class LinkSettings:
             value = getattr(self, key)
             kind = "a whole number" if isinstance(low, int) else "a number"
             if not _is_number(value, whole=isinstance(low, int)) or not low <= value <= high:
-                yield key, f"must be {kind} from {low:g} to {high:g}, is {value!r}"
+                yield key, f"must be {kind} from {_shown(low)} to {_shown(high)}, is {value!r}"
         if not _is_pair(self.backoff):
             yield "backoff", f"must be [first, longest], seconds with 0 < first ≤ longest ≤ 3600, is {self.backoff!r}"
         if self.proxy is not None and not _is_proxy(self.proxy):
@@ -100,6 +100,11 @@ class LinkSettings:
         return cls(**values)
 
 
+def _shown(bound: float) -> str:
+    """A bound without an exponent."""
+    return str(int(bound)) if bound == int(bound) else str(bound)
+
+
 def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -118,6 +123,9 @@ def _is_pair(value: object) -> bool:
 def _is_proxy(value: object) -> bool:
     if not isinstance(value, str):
         return False
-    place = value.removeprefix("http://").rstrip("/").rpartition("@")[2]
+    address = value.removeprefix("http://").rstrip("/")
+    if "://" in address:
+        return False
+    place = address.rpartition("@")[2]
     host, colon, port = place.rpartition(":")
     return bool(host and colon and "/" not in place and port.isdigit() and 0 < int(port) < 65536)
