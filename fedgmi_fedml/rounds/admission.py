@@ -64,7 +64,6 @@ class Admission:
         self._commitments: dict[int, bytes] = {}
         self._nonces: dict[int, bytes] = {}
         self._vanished: set[int] = set()
-        self.refused: set[int] = set()
 
     @property
     def available(self) -> tuple[int, ...]:
@@ -78,9 +77,7 @@ class Admission:
             RunError: no beacon can be agreed on.
         """
         for _ in range(MAX_GATHERS):
-            timed_out = yield Wait(
-                lambda: len(self.present | self.refused) == len(self.silos), lambda: "join", lambda: join_seconds
-            )
+            timed_out = yield Wait(lambda: len(self.present) == len(self.silos), lambda: "join", lambda: join_seconds)
             if timed_out:
                 self.notify("absent", {"silos": [s for s in self.silos if s not in self.present]})
             if self.agreement or (yield from self._agree(step_seconds)):
@@ -149,7 +146,6 @@ class Admission:
     def refuse(self, silo: int, reason: str) -> None:
         """Turn a silo away, and tell it why."""
         self.notify("refused", {"silo": silo, "reason": reason})
-        self.refused.add(silo)
         self.present.discard(silo)
         self.send(silo, Finish(reason, b"", b"", failed=True))
 
@@ -166,7 +162,6 @@ class Admission:
         if difference:
             self.refuse(silo, difference)
             return
-        self.refused.discard(silo)
         if self.agreement:
             self.send(silo, Agreed(self.agreement.beacon, self.agreement.members, dict(self.agreement.witnesses)))
         elif silo in self._commitments and join.nonce_commitment != self._commitments[silo]:
