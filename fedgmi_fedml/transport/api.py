@@ -61,7 +61,7 @@ class ServerTransport(Protocol):
         """The next event, or ``None`` when there was none for so long. Events of one silo keep their order."""
 
     def send(self, silo: int, payload: bytes) -> None:
-        """Queue a message; never blocks, keeps a reference to ``payload`` and no copy. A silo without a link: dropped."""
+        """Queue a message; never blocks, keeps a reference and no copy. A silo without a link: dropped."""
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything queued has been acknowledged by the silos that have a link; whether it was."""
