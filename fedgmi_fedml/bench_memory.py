@@ -138,5 +138,5 @@ def _without_sum(event: Any) -> Any:
     """A terminal event without its megabytes, which the other side knows from a silo."""
     if not isinstance(event, SessionReleased):
         return event
-    empty = replace(event.aggregate, values=np.zeros(0, dtype=np.int32))
+    empty = replace(event.aggregate, values=np.zeros(0, dtype=np.int32), sealed=b"")
     return SessionReleased(empty)

@@ -19,9 +19,13 @@ fastest runs stand beside (``best_…``), and figures of a busy machine are wort
     upload_bytes              messages with the upload; sent_bytes: everything that a silo sends
     max_abs_error             of the weighted mean, against float64
 
-Back-end ``none`` has no data plane of its own: its silo_seconds are its submit_seconds. Memory is what Python and NumPy
-hold at most (tracemalloc, in runs of its own), the server's in a process of its own; pages of the spool file are the
-system's cache and not counted.
+Back-end ``homomorphic``: silo_seconds are quantise, mask and encrypt; decrypt_seconds the same as read_seconds; the
+server adds an upload when it is complete (server_add_seconds, all of them, part of intake_seconds) and has only masks
+left to take off (server_seconds); download_bytes are those of the release. Back-end ``none`` has no data plane of its
+own: its silo_seconds are its submit_seconds.
+
+Memory is what Python and NumPy hold at most (tracemalloc, in runs of its own), the server's in a process of its own;
+pages of the spool file are the system's cache and not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +45,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fedgmi_fedml.bench_memory import MemoryMeter, RemoteServer
 from fedgmi_fedml.bench_session import Federation, Session, Stopwatch, layout, vector_of
 from fedgmi_fedml.errors import RunError
+from secure.types import Backend, Profile
 
 __all__ = ["Floor", "SecureBench", "bench_secure", "plaintext_mean"]
+
+ENCRYPT_TARGET, DECRYPT_TARGET, ADD_TARGET, UNMASK_TARGET = 0.25, 0.1, 0.01, 0.15
+"""CPU seconds for 2^20 parameters: a silo's two, the server's for each silo, and for unmasking."""
+ENCRYPTED_BYTES_TARGETS = {"standard": (8.0, 16.0), "compact": (4.1, 8.2)}
+"""Upload and download, bytes a parameter."""
 
 SILO_TARGET, SERVER_TARGET, SERVER_DROPS_TARGET = 1.25, 2.5, 5.5
 BYTES_TARGET, ERROR_TARGET, SILO_MEMORY_TARGET, SERVER_MEMORY_TARGET = 4.04, 3e-7, 4 << 20, 0.10
@@ -113,9 +123,11 @@ class _Turn:
     read: float
     release: float
     intake: float
+    absorb: float
     plaintext: float
     error: float
     upload_bytes: int
+    download_bytes: int
     sent_bytes: int
 
 
@@ -128,14 +140,16 @@ class SecureBench:
         repeats: sessions that are measured, after one that warms up.
         spread: standard deviation of an unweighted update. One epoch of Adam at a learning rate of 0.001 stays well
             below 0.01; a wide one (1.0) takes the quantiser's slower path, which looks for values to clip.
+        profile: of the quantiser.
     """
 
     def __init__(
-        self, backend: Literal["none", "masked"], silos: int, parameters: int, drops: int, repeats: int, spread: float
-    ) -> None:
+        self, backend: Backend, silos: int, parameters: int, drops: int, repeats: int, spread: float,
+        profile: Profile = "standard",
+    ) -> None:  # fmt: skip
         self.silos, self.parameters, self.repeats, self.spread = silos, parameters, repeats, spread
-        self.masked = backend == "masked"
-        self._spec = layout(parameters)
+        self.backend: Backend = backend
+        self._spec = layout(parameters, profile)
         self._federation = Federation(silos, drops, backend)
         self._drops = self._federation.cohort[1 : drops + 1]  # not the first: both signs of pairwise masks are left
 
@@ -176,13 +190,14 @@ class SecureBench:
         session.to_release()
         plain.append(_cpu(lambda: plaintext_mean(uploads)))
         alive, spent = session.survivors, watch.spent
-        stage = "plane" if self.masked else "submit"
+        stage = "submit" if self.backend == "none" else "plane"
         return _Turn(
             silo=median(spent[i, stage] for i in alive), floor=median(low for low, _ in floors),
             floor_ctr=median(ctr for _, ctr in floors), copy=median(copies),
             submit=median(spent[i, "submit"] for i in alive),
             read=median(spent[i, "read"] for i in alive), release=spent[0, "release"], intake=spent[0, "intake"],
-            plaintext=median(plain), error=_error(session), upload_bytes=max(session.upload_bytes.values()),
+            absorb=spent[0, "absorb"], plaintext=median(plain), error=_error(session),
+            upload_bytes=max(session.upload_bytes.values()), download_bytes=session.download_bytes,
             sent_bytes=max(session.sent_bytes.values()),
         )  # fmt: skip
 
@@ -218,22 +233,47 @@ def _error(session: Session) -> float:
 
 
 def bench_secure(
-    backend: Literal["none", "masked"] = "masked", silos: int = 10, parameters: int = 1 << 20, drops: int = 0,
-    repeats: int = 5, compare_silos: int = 100, spread: float = 0.01,
+    backend: Backend = "masked", silos: int = 10, parameters: int = 1 << 20, drops: int = 0,
+    repeats: int = 5, compare_silos: int = 100, spread: float = 0.01, profile: Profile = "standard",
 ) -> dict[str, Any]:  # fmt: skip
     """All figures by name, and the targets that apply: ``targets`` holds (name, value, limit).
 
     Args:
-        backend, silos, parameters, drops, repeats, spread: see ``SecureBench``.
+        backend, silos, parameters, drops, repeats, spread, profile: see ``SecureBench``.
         compare_silos: also the control plane and the server's memory with so many silos; 0 leaves that out.
 
     Raises:
         RunError: more drops than so many silos survive.
     """
-    bench = SecureBench(backend, silos, parameters, drops, repeats, spread)
+    bench = SecureBench(backend, silos, parameters, drops, repeats, spread, profile)
     control = bench.control(repeats + 1)
     turns = bench.turns()
     silo_memory, server_memory = bench.silo_memory(), bench.server_memory()
+    upload = turns[-1].upload_bytes
+    figures: dict[str, Any] = {
+        "backend": backend, "profile": profile, "silos": silos, "parameters": parameters, "drops": drops,
+        "repeats": repeats, **_seconds(turns, control, backend),
+        "silo_per_floor": median(turn.silo / turn.floor for turn in turns),
+        "silo_per_ctr_floor": median(turn.silo / turn.floor_ctr for turn in turns),
+        "server_per_plaintext": median(turn.release / turn.plaintext for turn in turns),
+        "best_silo_per_floor": min(turn.silo for turn in turns) / min(turn.floor for turn in turns),
+        "best_server_per_plaintext": min(turn.release for turn in turns) / min(turn.plaintext for turn in turns),
+        "upload_bytes": upload, "download_bytes": turns[-1].download_bytes, "sent_bytes": turns[-1].sent_bytes,
+        "bytes_per_parameter": upload / parameters, "download_per_parameter": turns[-1].download_bytes / parameters,
+        "max_abs_error": max(turn.error for turn in turns),
+        "peak_memory_bytes": {
+            "silo_extra": silo_memory, "server": server_memory[0], "server_from_uploads": server_memory[1],
+        },
+    }  # fmt: skip
+    if compare_silos:
+        figures |= _compared(SecureBench(backend, compare_silos, parameters, 0, 1, spread, profile), server_memory)
+    if backend == "homomorphic":
+        return figures | {"targets": _encrypted_targets(figures, silos, parameters, profile)}
+    return figures | {"targets": _targets(figures, silos, drops, compare_silos) if backend == "masked" else []}
+
+
+def _seconds(turns: list[_Turn], control: float, backend: Backend) -> dict[str, float]:
+    """Medians over the turns."""
     seconds = {
         "silo_seconds": median(turn.silo for turn in turns),
         "submit_seconds": median(turn.submit for turn in turns),
@@ -246,23 +286,10 @@ def bench_secure(
         "read_seconds": median(turn.read for turn in turns),
         "control_seconds": control,
     }
-    upload = turns[-1].upload_bytes
-    figures: dict[str, Any] = {
-        "backend": backend, "silos": silos, "parameters": parameters, "drops": drops, "repeats": repeats, **seconds,
-        "silo_per_floor": median(turn.silo / turn.floor for turn in turns),
-        "silo_per_ctr_floor": median(turn.silo / turn.floor_ctr for turn in turns),
-        "server_per_plaintext": median(turn.release / turn.plaintext for turn in turns),
-        "best_silo_per_floor": min(turn.silo for turn in turns) / min(turn.floor for turn in turns),
-        "best_server_per_plaintext": min(turn.release for turn in turns) / min(turn.plaintext for turn in turns),
-        "upload_bytes": upload, "sent_bytes": turns[-1].sent_bytes, "bytes_per_parameter": upload / parameters,
-        "max_abs_error": max(turn.error for turn in turns),
-        "peak_memory_bytes": {
-            "silo_extra": silo_memory, "server": server_memory[0], "server_from_uploads": server_memory[1],
-        },
-    }  # fmt: skip
-    if compare_silos:
-        figures |= _compared(SecureBench(backend, compare_silos, parameters, 0, 1, spread), server_memory)
-    return figures | {"targets": _targets(figures, silos, drops, compare_silos) if bench.masked else []}
+    if backend == "homomorphic":
+        seconds["decrypt_seconds"] = seconds["read_seconds"]
+        seconds["server_add_seconds"] = median(turn.absorb for turn in turns)
+    return seconds
 
 
 def _compared(bench: SecureBench, server_memory: tuple[int, int]) -> dict[str, Any]:
@@ -296,3 +323,20 @@ def _targets(figures: dict[str, Any], silos: int, drops: int, compared: int) -> 
             name = f"server memory, {silos} against {compared} silos, {when}"
             rows.append((name, figures[f"server_memory_growth{key}"], SERVER_MEMORY_TARGET))
     return rows
+
+
+def _encrypted_targets(
+    figures: dict[str, Any], silos: int, parameters: int, profile: str
+) -> list[tuple[str, float, float]]:
+    """As ``_targets``, for back-end ``homomorphic``: seconds scaled to 2^20 parameters."""
+    up, down = ENCRYPTED_BYTES_TARGETS[profile]
+    scale = (1 << 20) / parameters
+    rows = [
+        ("silo_seconds (quantise, mask, encrypt) per 2^20 parameters", figures["silo_seconds"] * scale, ENCRYPT_TARGET),
+        ("decrypt_seconds per 2^20 parameters", figures["decrypt_seconds"] * scale, DECRYPT_TARGET),
+        ("server_add_seconds / silos per 2^20 parameters", figures["server_add_seconds"] * scale / silos, ADD_TARGET),
+        ("server_seconds (unmask, release) per 2^20 parameters", figures["server_seconds"] * scale, UNMASK_TARGET),
+        ("bytes_per_parameter", figures["bytes_per_parameter"], up),
+        ("download_per_parameter", figures["download_per_parameter"], down),
+    ]
+    return [*rows, ("max_abs_error", figures["max_abs_error"], ERROR_TARGET)] if profile == "standard" else rows

@@ -37,7 +37,7 @@ from secure.identity import Identity
 from secure.journal import Journal
 from secure.policy import Policy
 from secure.roster import Roster, RosterEntry
-from secure.types import Backend, Block, MetricSpec, Rules, SessionParams, StatisticSpec, Totals, VectorSpec
+from secure.types import Backend, Block, MetricSpec, Profile, Rules, SessionParams, StatisticSpec, Totals, VectorSpec
 
 __all__ = ["COMPONENTS", "Federation", "Session", "Stopwatch", "layout", "vector_of"]
 
@@ -49,7 +49,7 @@ _R = TypeVar("_R")
 Vector = npt.NDArray[np.float32]
 
 
-def layout(parameters: int) -> VectorSpec:
+def layout(parameters: int, profile: Profile = "standard") -> VectorSpec:
     """Two components of eight tensors each (the last takes what is left), metrics and statistics as in a real round."""
     edges = np.linspace(0, parameters, COMPONENTS * _TENSORS + 1).astype(int)
     blocks = tuple(
@@ -58,7 +58,7 @@ def layout(parameters: int) -> VectorSpec:
     )
     metrics = tuple(MetricSpec(f"loss.{j}", 1e6, 1e-6, j) for j in range(COMPONENTS))
     statistics = tuple(StatisticSpec(f"mean.{j}", 1e5, 1e-6) for j in range(COMPONENTS))
-    return VectorSpec(COMPONENTS, blocks, metrics, statistics)
+    return VectorSpec(COMPONENTS, blocks, metrics, statistics, profile)
 
 
 def vector_of(silo: int, parameters: int, spread: float) -> Vector:
@@ -157,12 +157,14 @@ class Session:
         self._params, self._vector, self._between = params, vector, between
         self.meter, self._drops = meter, tuple(drops)
         self._server = server or open_server(params, credentials=federation.server_credentials())
+        self._meter_absorb()
         self._silos = {silo: federation.open_silo(silo, params) for silo in params.cohort}
         self._down: deque[Send] = deque()
         self._totals: dict[int, Totals] = {}
         self._uploading = False
         self.upload_bytes: dict[int, int] = defaultdict(int)
         self.sent_bytes: dict[int, int] = defaultdict(int)
+        self.download_bytes = 0
         self.result: Vector | None = None
 
     @property
@@ -233,6 +235,20 @@ class Session:
 
         plane.check, plane.pieces = timed_check, timed_pieces
 
+    def _meter_absorb(self) -> None:
+        """Note how much of the intake is adding up, where a data plane adds as uploads come."""
+        plane, spent = getattr(self._server, "_plane", None), self.meter.spent
+        if plane is None or not self.meter.times:
+            return
+        absorb = plane.absorb
+
+        def timed(*arguments: Any) -> None:
+            start = time.process_time()
+            absorb(*arguments)
+            spent[0, "absorb"] += time.process_time() - start
+
+        plane.absorb = timed
+
     def _upload(self, silo: int, vector: Vector) -> None:
         self._open_plane(silo)
         metrics = {item.name: 1.0 for item in self._params.spec.metrics}
@@ -253,6 +269,7 @@ class Session:
             if silo not in self._silos:
                 continue
             session = self._silos[silo]
+            self.download_bytes = max(self.download_bytes, len(message.payload))
             events = self.meter.around(silo, lambda: list(session.handle(message.payload)), _silo_stage)  # noqa: B023
             self._from_silo(silo, events)
 

@@ -109,7 +109,11 @@ def _sized(command: F) -> F:
 
 
 @click.command()
-@click.option("--backend", type=click.Choice(["masked", "none"]), default="masked", show_default=True)
+@click.option("--backend", type=click.Choice(["masked", "homomorphic", "none"]), default="masked", show_default=True)
+@click.option(
+    "--profile", type=click.Choice(["standard", "compact"]), default="standard", show_default=True,
+    help="Rounding: 2^29 steps a clip, or 2^18, two of which fit one slot of a ciphertext.",
+)  # fmt: skip
 @_sized
 @click.option(
     "--compare-silos", type=click.IntRange(0, 128), default=100, show_default=True,
@@ -121,8 +125,8 @@ def _sized(command: F) -> F:
 )  # fmt: skip
 @json_option()
 def secure(
-    backend: Literal["masked", "none"], silos: int, parameters: int, drops: int, repeats: int, compare_silos: int,
-    spread: float, as_json: bool,
+    backend: Literal["masked", "homomorphic", "none"], profile: Literal["standard", "compact"], silos: int,
+    parameters: int, drops: int, repeats: int, compare_silos: int, spread: float, as_json: bool,
 ) -> None:  # fmt: skip
     """Time, bytes, error and memory of secure aggregation for K silos, P parameters and D drops.
 
@@ -131,7 +135,7 @@ def secure(
     _one_thread()
     from fedgmi_fedml.bench_secure import bench_secure
 
-    print_figures(bench_secure(backend, silos, parameters, drops, repeats, compare_silos, spread), as_json)
+    print_figures(bench_secure(backend, silos, parameters, drops, repeats, compare_silos, spread, profile), as_json)
 
 
 @click.command()
