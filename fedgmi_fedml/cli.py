@@ -32,6 +32,7 @@ COMMANDS = {
     "keys": ("fedgmi_fedml.cli_keys:keys", "Make and inspect identities, rosters and policies."),
     "provision": ("fedgmi_fedml.cli_provision:provision", "Make kits for a federation over a network."),
     "preflight": ("fedgmi_fedml.cli_preflight:preflight", "Check a node before it joins: every check by name."),
+    "experiment": ("fedgmi_fedml.cli_experiment:experiment", "Compare methods on a grid; tables and figures."),
     "bench": ("fedgmi_fedml.cli_bench:bench", "Measure speed, memory and bytes."),
     "completion": ("fedgmi_fedml.cli_config:completion", "Print a shell's completion script."),
 }

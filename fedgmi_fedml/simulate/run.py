@@ -169,7 +169,7 @@ class Simulation:
 def _progress(config: Config, silos: int) -> Progress:
     """Bars or lines; nothing where only warnings are wanted."""
     plan, train = rounds_to_come(config, silos), config.train_args
-    others = [name for name in config.validation_args.evaluate_baselines if name != "local"]
+    others: list[str] = [name for name in config.validation_args.evaluate_baselines if name != "local"]
     if config.validation_args.evaluate_oracle:
         others.append("oracle")
     plan |= {f"{name}: rounds": train.comm_round for name in others}
