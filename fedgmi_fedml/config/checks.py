@@ -44,6 +44,7 @@ def cross_checks(config: Config) -> Iterator[Finding]:
     """Every contradiction between settings."""
     yield from _silos(config)
     yield from _phases(config)
+    yield from _backend(config)
     yield from _mixture(config)
     yield from _data(config)
     yield from _models(config)
@@ -79,6 +80,15 @@ def _reasons(silos: int, rules: RulesArgs) -> list[str]:
         return [feasibility(silos).reason]
     asked = f"colluders {rules.colluders}, max_drops {rules.max_drops}, min_contributors {rules.min_contributors}"
     return [f"{reason}; {dotted(_RULES)}: {asked}" for reason in infeasible(silos, Rules(**rules.model_dump()))]
+
+
+def _backend(config: Config) -> Iterator[Finding]:
+    """The rounds let the server apply the sums, which it cannot read with back-end ``homomorphic``."""
+    if config.fedgmi_args.secure.backend == "homomorphic":
+        yield (
+            (_BACKEND,),
+            "homomorphic: so far sessions and `fedgmi bench secure` only, not the rounds of the algorithm; use masked",
+        )
 
 
 def _phases(config: Config) -> Iterator[Finding]:

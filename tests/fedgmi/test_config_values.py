@@ -368,3 +368,8 @@ def test_rules_are_those_of_secure() -> None:
     ours = Config().fedgmi_args.secure.rules
     assert Rules(**ours.model_dump()) == Rules()
     assert ours.gate == Rules().gate()
+
+
+def test_a_backend_that_the_rounds_cannot_use_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match=r"secure\.backend.*homomorphic.*use masked"):
+        load_config("digits", ["fedgmi_args.secure.backend=homomorphic"])
