@@ -228,7 +228,8 @@ class Hub:
     def receive(self, seconds: float) -> ServerEvent | None:
         """See ``ServerTransport``."""
         try:
-            station, item = self.events.get(timeout=max(0.0, seconds))
+            # Python 3.10's SimpleQueue waits for ever where the timeout is zero
+            station, item = self.events.get(seconds > 0, max(0.0, seconds))
         except queue.Empty:
             return None
         if isinstance(item, bytes):

@@ -255,7 +255,9 @@ class SiloEnd:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                pipe, item = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+                left = deadline - time.monotonic()
+                # Python 3.10's SimpleQueue waits for ever where the timeout is zero
+                pipe, item = self._events.get(left > 0, max(0.0, left))
             except queue.Empty:
                 return None
             if isinstance(item, LinkError):
