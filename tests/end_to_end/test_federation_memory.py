@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import json
 import sys
 import time
@@ -175,7 +176,8 @@ def test_a_killed_server_goes_on_in_the_same_bits(tmp_path, simulated, moment):
     assert state["starts"] == 2
 
 
-def test_a_silo_killed_in_a_round_comes_back(tmp_path):
+def test_a_silo_killed_in_a_round_comes_back(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "fedgmi_fedml")  # as the command line sets it
     federation = Federation(tmp_path, "train_args.comm_round=5")
     processes = federation.start_all(but=(3,))
     process = federation.silo(3)
