@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -236,15 +237,9 @@ def _read(kit: Kit, config: str | None, overrides: tuple[str, ...], role: str, r
     loaded = read_config(config or str(kit.config), overrides)
     check_settings(loaded, repeatable)
     check_kit(kit, role)
-    for warning in kit.ending(_now()):
+    for warning in kit.ending(time.time()):
         log.warning("%s", warning)
     return loaded
-
-
-def _now() -> float:
-    import time
-
-    return time.time()
 
 
 def _compute(repeatable: bool) -> None:

@@ -24,7 +24,7 @@ from fedgmi_fedml.data import Federation, load_federation
 from fedgmi_fedml.errors import RunEndedEarly
 from fedgmi_fedml.evaluate import Matching, specialisation_gap
 from fedgmi_fedml.experiments.definition import Cell
-from fedgmi_fedml.experiments.spearman import spearman
+from fedgmi_fedml.experiments.trend import spearman
 from fedgmi_fedml.progress import open_progress
 from fedgmi_fedml.report.png import contact_sheet, encode_png
 from fedgmi_fedml.rounds.outcome import decoded_samples

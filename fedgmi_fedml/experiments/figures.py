@@ -10,12 +10,13 @@ import numpy as np
 
 from fedgmi_fedml.experiments.chart import Axis, Panel, Points, panels, xy_chart
 from fedgmi_fedml.experiments.groups import Group, Place, distinct
+from fedgmi_fedml.experiments.trend import monotone
 from fedgmi_fedml.report.markup import tag
 from fedgmi_fedml.report.svg import drawing, heat_map
+from fedgmi_fedml.report.words import COLOURS
 
-__all__ = ["figures", "monotone"]
+__all__ = ["figures"]
 
-_COLOURS = {"fedgmi": "c0", "fedavg": "c1", "oracle": "c2", "local": "c3", "ifca": "c4", "fedsoft": "c5", "fedem": "c6"}
 _SHARE = {"low": 0.0, "high": 1.0}
 
 
@@ -37,19 +38,6 @@ def figures(groups: Sequence[Group]) -> dict[str, tuple[str, Panel]]:
             if panel is not None:
                 found[f"{kind}-{name}"] = (caption, panel)
     return found
-
-
-def monotone(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The rising curve nearest to the points (least squares, pool adjacent violators), at every distinct x."""
-    xs = sorted({x for x, _ in points})
-    blocks: list[tuple[float, int, list[float]]] = []  # mean of y, number of points, its x
-    for x in xs:
-        ys = [y for other, y in points if other == x]
-        blocks.append((sum(ys) / len(ys), len(ys), [x]))
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (y1, n1, x1), (y2, n2, x2) = blocks[-2:]
-            blocks[-2:] = [((y1 * n1 + y2 * n2) / (n1 + n2), n1 + n2, x1 + x2)]
-    return [(x, mean) for mean, _, block in blocks for x in block]
 
 
 def _alpha(place: Place, groups: Sequence[Group]) -> Panel | None:
@@ -110,7 +98,7 @@ def _convergence(place: Place, groups: Sequence[Group], *, by_bytes: bool) -> Pa
         length = min(map(len, curves))
         mean = [tuple(float(np.mean([curve[i][axis] for curve in curves])) for axis in (0, 1)) for i in range(length)]
         points = [(first, second) for first, second in mean]
-        series.append(Points(g.name, points, _COLOURS.get(g.method, "c7")))
+        series.append(Points(g.name, points, COLOURS.get(g.method, "c7")))
     if not series:
         return None
     title = f"{place.data}, {place.mixture}, K = {place.k}"

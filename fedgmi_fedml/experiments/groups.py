@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["METHOD_ORDER", "Group", "Place", "Value", "group", "label"]
+from fedgmi_fedml.report.words import SHORT
+
+__all__ = ["Group", "Place", "Value", "distinct", "group", "label"]
 
 Record = Mapping[str, Any]
 
-METHOD_ORDER = ("fedgmi", "ifca", "fedsoft", "fedem", "fedavg", "local", "oracle")
-_LABELS = {
-    "fedgmi": "FedGMI", "ifca": "IFCA", "fedsoft": "FedSoft", "fedem": "FedEM", "fedavg": "FedAvg", "local": "Local",
-    "oracle": "Oracle",
-}  # fmt: skip
+_METHODS = tuple(SHORT)
 
 
 @dataclass(frozen=True, order=True)
@@ -71,7 +69,7 @@ class Group:
 
 def label(method: str, variant: str = "default") -> str:
     """How tables and figures name a method."""
-    name = _LABELS.get(method, method)
+    name = SHORT.get(method, method)
     return name if variant == "default" else f"{name} [{variant}]"
 
 
@@ -89,7 +87,7 @@ def group(records: Iterable[Record]) -> list[Group]:
 
 
 def _order(one: Group) -> tuple[Any, ...]:
-    known = METHOD_ORDER.index(one.method) if one.method in METHOD_ORDER else len(METHOD_ORDER)
+    known = _METHODS.index(one.method) if one.method in _METHODS else len(_METHODS)
     return (one.place, known, one.variant != "default", one.variant)
 
 

@@ -15,12 +15,10 @@ from fedgmi_fedml.mixture import MixtureState
 from fedgmi_fedml.report import write_report
 from fedgmi_fedml.report.data import ReportData
 from fedgmi_fedml.rounds.local import FedGMIWork
-from fedgmi_fedml.rounds.outcome import decoded_samples, save_run_models
+from fedgmi_fedml.rounds.outcome import decoded_samples, protection_in_force, save_run_models
 from fedgmi_fedml.rounds.silo_report import calibration, final_report
-from fedgmi_fedml.summary import RulesSummary, RunSummary, SecureSummary, current_versions
-from secure.identity import fingerprint
+from fedgmi_fedml.summary import RunSummary, current_versions
 from secure.roster import Roster
-from secure.types import Rules
 
 
 def write_own_outcome(
@@ -56,7 +54,7 @@ def write_own_outcome(
         versions=current_versions(),
         config_digest=config.digest(),
         model_digests={"final": final.digest.hex(), "best": best.digest.hex()},
-        secure=_protection(work, roster),
+        secure=protection_in_force(work.phases, roster),
     )
     summary.warnings = [f"the run ended early: {reason}"] * failed + _warnings(report["best"], summary)
     summary.save(out)
@@ -73,18 +71,6 @@ def _figures(report: dict[str, Any]) -> dict[str, Any]:
         "samples_used": report["train_samples"],
         "samples_skipped": report["unreadable_files"],
     }
-
-
-def _protection(work: FedGMIWork, roster: Roster | None) -> SecureSummary:
-    secure = work.phases.config.fedgmi_args.secure
-    return SecureSummary(
-        backend=secure.backend,
-        parameters=work.phases.layout("rounds").length,
-        rules=RulesSummary(**secure.rules.model_dump()),
-        gate=Rules(**secure.rules.model_dump()).gate(),
-        clip=secure.clip,
-        roster=fingerprint(roster.digest()) if roster else None,
-    )
 
 
 def _warnings(report: dict[str, Any], summary: RunSummary) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -131,6 +132,4 @@ def _value(values: Mapping[str, Any], key: str) -> str:
 
 def _new_id(config: Config) -> str:
     """``<run_name>/<8 hex digits of chance>``: two runs of one name never share an id."""
-    import secrets
-
     return f"{config.common_args.run_name}/{secrets.token_hex(4)}"

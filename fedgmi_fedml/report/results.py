@@ -5,11 +5,9 @@ from __future__ import annotations
 from fedgmi_fedml.report.context import Context
 from fedgmi_fedml.report.markup import Markup, figure, table, tag
 from fedgmi_fedml.report.svg import drawing
-from fedgmi_fedml.report.words import METHODS, count, decimal, enumerated, method, percent, points, seconds
+from fedgmi_fedml.report.words import METHODS, SHORT, count, decimal, enumerated, method, percent, points, seconds
 
 __all__ = ["comparison", "tiles", "verdict"]
-
-_SHORT = {"fedavg": "FedAvg", "local": "local training", "ifca": "IFCA", "fedsoft": "FedSoft", "fedem": "FedEM"}
 
 
 def verdict(context: Context) -> str:
@@ -32,9 +30,9 @@ def _accuracy(context: Context) -> str:
     summary = context.summary
     own = summary.pooled_accuracy.get("fedgmi")
     others = [
-        f"{percent(value)} with {_SHORT[name]}"
+        f"{percent(value)} with {SHORT[name]}"
         for name, value in summary.pooled_accuracy.items()
-        if name in _SHORT and value is not None
+        if name in SHORT and name not in ("fedgmi", "oracle") and value is not None
     ]
     if own is not None:
         against = f", against {enumerated(others)}" if others else ""

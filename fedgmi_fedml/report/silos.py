@@ -10,14 +10,13 @@ import numpy.typing as npt
 from fedgmi_fedml.report.context import Context, numbers
 from fedgmi_fedml.report.markup import Markup, figure, join, table, tag
 from fedgmi_fedml.report.svg import drawing, ticks
-from fedgmi_fedml.report.words import count, decimal, method, percent
+from fedgmi_fedml.report.words import COLOURS, count, decimal, method, percent
 
 __all__ = ["accuracy_figure", "mixture_figure", "silo_table"]
 
 Floats = npt.NDArray[np.float64]
 
 _WIDTH, _LEFT, _TOP = 1040.0, 46.0, 10.0
-_OTHERS = (("fedavg", "c1"), ("local", "c3"), ("oracle", "c2"), ("ifca", "c4"), ("fedsoft", "c5"), ("fedem", "c6"))
 
 
 def _pitch(silos: int) -> float:
@@ -111,10 +110,10 @@ def _methods(context: Context) -> list[tuple[str, str, list[float | None]]]:
     own = context.data.silo_accuracy
     found = [
         (name, colour, numbers(context.data.other_accuracy[name]))
-        for name, colour in _OTHERS
+        for name, colour in COLOURS.items()
         if name in context.data.other_accuracy
     ]
-    return found if own is None else [*found, ("fedgmi", "c0", numbers(own))]
+    return found if own is None else [*found, ("fedgmi", COLOURS["fedgmi"], numbers(own))]
 
 
 def accuracy_figure(context: Context) -> Markup | None:

@@ -6,7 +6,20 @@ from collections.abc import Sequence
 
 from fedgmi_fedml.progress import duration
 
-__all__ = ["METHODS", "count", "decimal", "duration", "enumerated", "method", "percent", "phase", "points", "size"]
+__all__ = [
+    "COLOURS",
+    "METHODS",
+    "SHORT",
+    "count",
+    "decimal",
+    "duration",
+    "enumerated",
+    "method",
+    "percent",
+    "phase",
+    "points",
+    "size",
+]
 
 METHODS = {
     "fedgmi": "FedGMI (personalised)",
@@ -17,6 +30,15 @@ METHODS = {
     "fedsoft": "FedSoft",
     "fedem": "FedEM",
 }
+SHORT = {
+    "fedgmi": "FedGMI", "ifca": "IFCA", "fedsoft": "FedSoft", "fedem": "FedEM", "fedavg": "FedAvg",
+    "local": "local training", "oracle": "oracle",
+}  # fmt: skip
+"""Methods in a word or two, in the order in which tables compare them."""
+
+COLOURS = {"fedgmi": "c0", "fedavg": "c1", "local": "c3", "oracle": "c2", "ifca": "c4", "fedsoft": "c5", "fedem": "c6"}
+"""Each method's colour (``style``), the same in every figure."""
+
 _PHASES = {
     "candidates": "Candidates",
     "survey": "Survey",

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from secure.beacon import draw
 from secure.errors import InputError
 
+REMEMBERED = 256
+"""Starting models that are kept in mind: more than candidates begin side by side."""
+
 
 class Exposure:
     """The cohorts whose totals are out, by starting models: whatever the phase, the same silos hold the same samples.
@@ -37,6 +40,8 @@ class Exposure:
         known = self._cohorts.setdefault(start, [])
         if cohort not in known:
             known.append(cohort)
+        while len(self._cohorts) > REMEMBERED:  # a run goes on from its last models, never from much older ones
+            del self._cohorts[next(iter(self._cohorts))]
 
     def choose(self, start: bytes, wanted: Iterable[int]) -> tuple[int, ...]:
         """The silos of those wanted that may take part, ascending; empty where any choice would single some out."""

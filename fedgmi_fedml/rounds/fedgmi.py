@@ -107,8 +107,7 @@ class FedGMI:
 
     def _moments(self) -> Script:
         """One survey of all silos; the server learns nothing but that it took place."""
-        yield from self.run.enough()
-        plan = self._plan(MOMENTS, 0, self.run.available, self.progress.state.digest, survey=True)
+        plan = Plan(MOMENTS, 0, 0, 0, self.run.silos, self.progress.state.digest, survey=True)
         (outcome,) = yield from self.run.steps([plan], [self.progress.state])
         self._record(MOMENTS, 0, [outcome])
         if outcome.failed:
@@ -127,7 +126,6 @@ class FedGMI:
         draws, rounds = self.phases.candidate_draws(here), self.start.candidate_rounds
         self._announce("candidates", draws * rounds)
         for number in range(self.progress.round, draws * rounds):
-            yield from self.run.enough()
             index = number // rounds
             cohorts = self.phases.candidate_cohorts(index, self.run.beacon, self.run.members)
             current = list(self.progress.candidates)
@@ -135,7 +133,7 @@ class FedGMI:
                 current += [self.phases.candidate_start(index)] * len(cohorts)
             first = len(current) - len(cohorts)
             plans = [
-                self._plan(CANDIDATES, number, cohort, current[first + group].digest, group=group)
+                Plan(CANDIDATES, number, 0, group, cohort, current[first + group].digest)
                 for group, cohort in enumerate(cohorts)
             ]
             outcomes = yield from self.run.steps(plans, current[first:])
@@ -187,13 +185,12 @@ class FedGMI:
         b0, b1 = self.start.warmup_beta
         for number in range(self.progress.round, self.start.warmup_rounds):
             state, beta = self.progress.state, beta_schedule(self.progress.warmed, b0, b1)
-            yield from self.run.enough()
-            everyone = self.run.available
+            everyone = self.run.silos
             survey = yield from self.run.steps(
-                [self._plan(WARMUP, 2 * number, everyone, state.digest, survey=True, beta=beta)], [state]
+                [Plan(WARMUP, 2 * number, 0, 0, everyone, state.digest, survey=True, beta=beta)], [state]
             )
             outcomes = yield from self.run.steps(
-                [self._plan(WARMUP, 2 * number + 1, everyone, state.digest, beta=beta)], [state]
+                [Plan(WARMUP, 2 * number + 1, 0, 0, everyone, state.digest, beta=beta)], [state]
             )
             end = self._apply(outcomes[0], state)
             rises = all(outcomes[0].open) and not outcomes[0].failed
@@ -231,10 +228,9 @@ class FedGMI:
             self._advance(state=replace(self.progress.state, experts=experts, router=router))
         self._announce("rounds", train.comm_round)
         for number in range(self.progress.round, train.comm_round):
-            yield from self.run.enough()
             state = self.progress.state
             cohort = self.phases.round_cohort(number, self.run.beacon, self.run.silos)
-            (outcome,) = yield from self.run.steps([self._plan(ROUNDS, number, cohort, state.digest)], [state])
+            (outcome,) = yield from self.run.steps([Plan(ROUNDS, number, 0, 0, cohort, state.digest)], [state])
             self._judge(number, outcome, state)
             self._record(ROUNDS, number, [outcome])
             self._advance(round=number + 1, state=self._apply(outcome, state))
@@ -259,8 +255,7 @@ class FedGMI:
     def _evaluate(self) -> Script:
         """Accuracy of the final models, as one more secure sum; they may be the best."""
         state = self.progress.state
-        yield from self.run.enough()
-        plan = self._plan(EVALUATE, 0, self.run.available, state.digest)
+        plan = Plan(EVALUATE, 0, 0, 0, self.run.silos, state.digest)
         (outcome,) = yield from self.run.steps([plan], [state])
         accuracy = mean_metric(outcome, "validation")
         if self.progress.best is None or accuracy is None or accuracy >= self.progress.best_accuracy:
@@ -278,15 +273,6 @@ class FedGMI:
         yield from self.run.finish(self.reason or "all rounds done", state, self.progress.best or state, failed)
 
     # ---- bookkeeping ---------------------------------------------------------------------------------------------
-
-    def _plan(
-        self, phase: str, number: int, drawn: tuple[int, ...], start: bytes, *, group: int = 0, survey: bool = False,
-        beta: float = 0.0,
-    ) -> Plan:  # fmt: skip
-        """A plan for those of a drawn cohort that are there."""
-        there = set(self.run.available)
-        cohort = tuple(silo for silo in drawn if silo in there)
-        return Plan(phase, number, self.run.first_attempt, group, cohort, start, survey, beta)
 
     def _is_over(self, outcomes: list[Outcome]) -> bool:
         """Whether the run must end: a silo's failure is to stop it, or three steps in a row reached no result."""

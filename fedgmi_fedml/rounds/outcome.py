@@ -100,35 +100,28 @@ class RunEnd:
         )
 
     def protection(self) -> SecureSummary:
-        """The protection that was in force."""
-        secure, watch = self.config.fedgmi_args.secure, self.watch
+        """The protection that was in force, with what the server saw of it."""
+        watch, found = self.watch, protection_in_force(self.phases, self.roster)
         k = min(self.config.train_args.client_num_per_round, self.silos)
-        limits = feasibility(k) if secure.backend != "none" else None
-        rules = Rules(**secure.rules.model_dump())
+        limits = feasibility(k) if found.backend != "none" else None
         history = watch.history[-1] if watch.history else []
-        parameters = self.phases.layout("rounds").length
-        return SecureSummary(
-            backend=secure.backend,
-            upload_bytes_per_parameter=self._bytes_per_parameter(parameters),
-            parameters=parameters,
-            frozen_components=[j for j, is_open in enumerate(history) if not is_open],
-            rules=RulesSummary(**secure.rules.model_dump()),
-            gate=rules.gate(),
-            threshold=limits.threshold if limits else None,
-            quorum=limits.quorum if limits else None,
-            cohort_size=k,
-            clip=secure.clip,
-            clipped_share=watch.clipped_share,
-            roster=fingerprint(self.roster.digest()) if self.roster else None,
-            sessions=watch.sessions,
-            aborted_sessions=watch.aborted,
-            dropped_silos=len(watch.dropped),
-            partial_rounds=watch.partial,
-        )
+        seen = {
+            "upload_bytes_per_parameter": self._bytes_per_parameter(),
+            "frozen_components": [j for j, is_open in enumerate(history) if not is_open],
+            "threshold": limits.threshold if limits else None,
+            "quorum": limits.quorum if limits else None,
+            "cohort_size": k,
+            "clipped_share": watch.clipped_share,
+            "sessions": watch.sessions,
+            "aborted_sessions": watch.aborted,
+            "dropped_silos": len(watch.dropped),
+            "partial_rounds": watch.partial,
+        }
+        return SecureSummary(**found.model_dump() | seen)
 
-    def _bytes_per_parameter(self, parameters: int) -> float | None:
+    def _bytes_per_parameter(self) -> float | None:
         """Bytes that silos uploaded in the sample-level rounds, by parameter and uploading silo."""
-        traffic = self.traffic.get("rounds")
+        traffic, parameters = self.traffic.get("rounds"), self.phases.layout("rounds").length
         if traffic is None or not self.watch.uploads or not parameters:
             return None
         return traffic.up / (self.watch.uploads * parameters)
@@ -165,6 +158,20 @@ class RunEnd:
             save_run_models(
                 out, which, state, self.config, self.phases.shape, class_names, calibration, rounds[which]
             )  # fmt: skip
+
+
+def protection_in_force(phases: Phases, roster: Roster | None) -> SecureSummary:
+    """What the configuration and the roster say of it: all that a silo knows."""
+    secure = phases.config.fedgmi_args.secure
+    rules = secure.rules.model_dump()
+    return SecureSummary(
+        backend=secure.backend,
+        parameters=phases.layout("rounds").length,
+        rules=RulesSummary(**rules),
+        gate=Rules(**rules).gate(),
+        clip=secure.clip,
+        roster=fingerprint(roster.digest()) if roster else None,
+    )
 
 
 def save_run_models(

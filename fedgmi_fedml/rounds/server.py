@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedgmi_fedml.errors import RunError
@@ -188,15 +188,20 @@ class ServerRun:
         """Silos that have joined and are there, ascending."""
         return self.admission.available
 
-    def enough(self) -> Script:
-        """Wait until as many silos are there as open a component's gate: a network that is down is no reason to spend
-        rounds in vain. After the time for joining the run goes on with whoever is there."""
-        needed = min(len(self.silos), self.phases.config.fedgmi_args.secure.rules.gate)
-        yield Wait(lambda: len(self.available) >= needed, lambda: "waiting for silos", lambda: self._join_seconds)
+    def steps(self, drawn: Sequence[Plan], starts: Sequence[MixtureState]) -> Generator[Wait, bool, list[Outcome]]:
+        """Run plans side by side (disjoint cohorts) to their outcomes; silos that lack the models get them first.
 
-    def steps(self, plans: Sequence[Plan], starts: Sequence[MixtureState]) -> Generator[Wait, bool, list[Outcome]]:
-        """Run plans side by side (disjoint cohorts) to their outcomes; silos that lack the models get them first."""
-        self.phase = plans[0].phase
+        Args:
+            drawn: plans for the cohorts that were drawn; those who are there work on them. Their attempts are
+                numbered from this process's first one.
+        """
+        self.phase = drawn[0].phase
+        yield from self._enough()
+        there = set(self.available)
+        plans = [
+            replace(plan, attempt=self.first_attempt, cohort=tuple(silo for silo in plan.cohort if silo in there))
+            for plan in drawn
+        ]
         for plan, start in zip(plans, starts, strict=True):
             self._provide(plan.cohort, start, plan)
         self._steps = [CohortStep(self._context(), plan) for plan in plans]
@@ -249,6 +254,12 @@ class ServerRun:
         self._queue(silo, self._encoded[1])
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _enough(self) -> Script:
+        """Wait until as many silos are there as open a component's gate: a network that is down is no reason to spend
+        rounds in vain. After the time for joining the run goes on with whoever is there."""
+        needed = min(len(self.silos), self.phases.config.fedgmi_args.secure.rules.gate)
+        yield Wait(lambda: len(self.available) >= needed, lambda: "waiting for silos", lambda: self._join_seconds)
 
     def _forget(self, silo: int) -> None:
         self.admission.lost(silo)
