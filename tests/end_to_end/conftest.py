@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 from fedgmi_fedml.config import load_config
 from fedgmi_fedml.simulate import run_simulation
 
+sys.path.insert(0, str(Path(__file__).parent))  # the folder's helpers: tests are no package
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
 

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from federation_harness import Federation, Killed
 
 from fedgmi_fedml.rounds.wire import InSession, Plan, Ready, decode

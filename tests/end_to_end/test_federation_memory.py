@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from federation_harness import Federation, Killed
 
 from fedgmi_fedml.config import load_config

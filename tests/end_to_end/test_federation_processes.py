@@ -12,9 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from federation_harness import SMALL
 
 from fedgmi_fedml.config import load_config

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 import shutil
-import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+import report_example as example
 from PIL import Image
 
 from fedgmi_fedml.errors import CheckpointError, DeliveryError
@@ -22,11 +21,6 @@ from fedgmi_fedml.report.png import contact_sheet, encode_png
 from fedgmi_fedml.report.svg import Band, Series, line_chart, spread, ticks
 from fedgmi_fedml.summary import RunSummary, SecureSummary, load_summary
 from fedgmi_fedml.telemetry import open_telemetry
-
-_spec = importlib.util.spec_from_file_location("report_example", Path(__file__).with_name("report_example.py"))
-example = importlib.util.module_from_spec(_spec)
-sys.modules["report_example"] = example
-_spec.loader.exec_module(example)
 
 VOID = {"meta", "img", "br", "hr", "rect", "line", "path", "circle", "col"}
 
