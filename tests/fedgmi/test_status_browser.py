@@ -1,6 +1,6 @@
 """The status page in a real browser: the token's cookie, the policy, the refresh, light and dark, wide and narrow.
 
-Needs Debian's chromium (``apt-get install chromium``) or Chrome on the path; without one these tests are skipped.
+Needs Debian's Chromium (``apt-get install chromium``) or Chrome on the path; without one these tests are skipped.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from status_example import Clock, blank, feed
 
 from fedgmi_fedml.federation.status_page import open_status_page
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no chromium here")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_program(*BROWSERS)]
 
 
 class Told:

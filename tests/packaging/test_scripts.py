@@ -111,7 +111,75 @@ def test_a_changed_pin_installs_again(prepared: Path) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    ["deploy/demo.sh", "deploy/local_federation.sh", "deploy/test.sh", "deploy/_environment.sh", ".ci/run"],
+    [
+        "deploy/demo.sh",
+        "deploy/local_federation.sh",
+        "deploy/test.sh",
+        "deploy/_environment.sh",
+        ".ci/run",
+        ".ci/programs.sh",
+    ],
 )
 def test_scripts_parse(script: str) -> None:
     assert run("bash", "-n", script).returncode == 0
+
+
+@pytest.fixture
+def apt(tmp_path: Path) -> Path:
+    """A PATH of a few tools, and an apt-get that "installs" into it what is not named in ``refused``."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "cat", "chmod", "env", "mktemp", "rm", "tail", "timeout"):
+        (tools / tool).symlink_to(str(shutil.which(tool)))
+    for name, line in (
+        ("id", "echo 0"),
+        ("apt-get", f"""
+for word; do last="$word"; done
+[ "$last" = update ] && exit 0
+case " $(cat {tmp_path}/refused) " in *" $last "*) echo "E: Unable to locate package $last" >&2; exit 100 ;; esac
+printf '#!/bin/sh\n' >{tools}/$last && chmod +x {tools}/$last"""),
+    ):  # fmt: skip
+        (tools / name).write_text(f"#!{tools}/bash\n{line}\n")
+        (tools / name).chmod(0o755)
+    (tmp_path / "refused").write_text("")
+    return tools
+
+
+def install_programs(tools: Path) -> subprocess.CompletedProcess[str]:
+    """What .ci/run does about programs; debian's places are out of its sight."""
+    code = '. .ci/programs.sh; has_program() { command -v "$1" >/dev/null; }; install_programs; '
+    return run(str(tools / "bash"), "-c", code + 'echo "required: $FEDGMI_REQUIRED_PROGRAMS"', env={"PATH": str(tools)})
+
+
+def test_what_ci_could_install_must_be_there_for_the_tests(apt: Path) -> None:
+    done = install_programs(apt)
+    assert done.stdout.splitlines() == [
+        "installed: chromium", "installed: mosquitto", "required: chromium mosquitto",
+    ], done.stderr  # fmt: skip
+    assert install_programs(apt).stdout.splitlines() == ["required: chromium mosquitto"]
+
+
+def test_what_ci_could_not_install_is_said(apt: Path) -> None:
+    (apt.parent / "refused").write_text("chromium")
+    said = install_programs(apt).stdout
+    assert "apt-get install chromium FAILED:\nE: Unable to locate package chromium" in said
+    assert "without chromium: the tests that need it are skipped" in said
+    assert said.endswith("required: mosquitto\n")
+    (apt / "apt-get").unlink()
+    assert "no apt-get here: not installed: chromium\n" in install_programs(apt).stdout
+
+
+@pytest.mark.parametrize(
+    ("required", "outcome"), [("", "1 skipped"), ("no-such-browser", "1 error"), ("mosquitto", "1 skipped")]
+)
+def test_a_required_program_that_is_missing_is_no_silent_skip(tmp_path: Path, required: str, outcome: str) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.needs_program('no-such-browser', 'nor-such')\ndef test_it(): pass\n"
+    )
+    done = run(
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path),
+        env={"FEDGMI_REQUIRED_PROGRAMS": required},
+    )  # fmt: skip
+    assert outcome in done.stdout, done.stdout
+    assert bool(done.returncode) == ("error" in outcome)
