@@ -165,6 +165,18 @@ def infeasible(k: int, rules: Rules) -> list[str]:
     return problems
 
 
+def smallest_cohort(rules: Rules) -> int:
+    """Fewest silos that can keep the rules.
+
+    Raises:
+        InputError: no number of silos can; says why.
+    """
+    for silos in range(MIN_SILOS, MAX_SILOS + 1):
+        if not infeasible(silos, rules):
+            return silos
+    raise InputError(f"no number of silos keeps these rules: {'; '.join(infeasible(MAX_SILOS, rules))}")
+
+
 def _odd_values(rules: Rules) -> list[str]:
     """Rules that make no sense for any K."""
     problems = []

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fedgmi_fedml.config import Config
-from fedgmi_fedml.errors import FedgmiError
-from secure.gate import MAX_SILOS, infeasible
+from secure.gate import smallest_cohort
 from secure.policy import Policy, weaker_rules
 from secure.roster import Roster
 from secure.types import Rules
@@ -36,18 +35,6 @@ def policy_for(roster: Roster, config: Config, now: float | None = None) -> Poli
         phases=PHASES,
         config_digest=bytes.fromhex(config.digest()),
     )
-
-
-def smallest_cohort(rules: Rules) -> int:
-    """Fewest silos that can keep the rules: a configuration with fewer is refused long before.
-
-    Raises:
-        FedgmiError: no number of silos can.
-    """
-    for silos in range(3, MAX_SILOS + 1):
-        if not infeasible(silos, rules):
-            return silos
-    raise FedgmiError(f"no number of silos keeps these rules: {'; '.join(infeasible(MAX_SILOS, rules))}")
 
 
 def renewed(policy: Policy, roster: Roster, config: Config, now: float) -> tuple[Policy, list[str]]:

@@ -39,7 +39,9 @@ from fedgmi_fedml.rounds.wire import (
 )
 from fedgmi_fedml.version import WIRE_VERSION
 from secure.api import Credentials, encode_aggregate
+from secure.gate import smallest_cohort
 from secure.keys import RandomBytes
+from secure.types import Rules
 
 Notify = Callable[[str, dict[str, object]], None]
 """Called with (event, fields) for whoever watches: telemetry, progress. Fields hold only what the server may know."""
@@ -256,9 +258,10 @@ class ServerRun:
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _enough(self) -> Script:
-        """Wait until as many silos are there as open a component's gate: a network that is down is no reason to spend
-        rounds in vain. After the time for joining the run goes on with whoever is there."""
-        needed = min(len(self.silos), self.phases.config.fedgmi_args.secure.rules.gate)
+        """Wait until as many silos are there as can keep the rules: a network that is down is no reason to spend rounds
+        in vain. After the time for joining the run goes on with whoever is there."""
+        rules = Rules(**self.phases.config.fedgmi_args.secure.rules.model_dump())
+        needed = min(len(self.silos), smallest_cohort(rules))
         yield Wait(lambda: len(self.available) >= needed, lambda: "waiting for silos", lambda: self._join_seconds)
 
     def _forget(self, silo: int) -> None:

@@ -24,6 +24,7 @@ from fedgmi_fedml.rounds.silo_report import final_report
 from fedgmi_fedml.rounds.store import StateStore
 from fedgmi_fedml.rounds.update import memory_from_arrays, memory_to_arrays
 from secure.api import Credentials
+from secure.gate import smallest_cohort
 from secure.identity import Identity
 from secure.journal import Journal
 from secure.policy import Policy
@@ -134,6 +135,6 @@ class SiloHost:
         rules = Rules(**config.fedgmi_args.secure.rules.model_dump())
         policy = Policy.for_roster(
             start.roster, start.now, rules=rules, backends=(config.fedgmi_args.secure.backend,), phases=ORDER,
-            max_clip=config.fedgmi_args.secure.clip, min_cohort=rules.gate(),
+            max_clip=config.fedgmi_args.secure.clip, min_cohort=smallest_cohort(rules),
         )  # fmt: skip
         return Credentials(self._identities[silo], start.roster, policy)

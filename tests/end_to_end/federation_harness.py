@@ -22,6 +22,7 @@ from fedgmi_fedml.rounds.phases import ORDER
 from fedgmi_fedml.telemetry.logs import setup_logging
 from fedgmi_fedml.transport.api import Arrived, Closed, Delivered, Lost, Opened, Received
 from secure.api import Credentials
+from secure.gate import smallest_cohort
 from secure.identity import Identity
 from secure.journal import Journal
 from secure.policy import Policy
@@ -171,7 +172,7 @@ class Kits:
         rules = Rules(**secure.rules.model_dump())
         policy = Policy.for_roster(
             self.roster, time.time(), rules=rules, backends=(secure.backend,), phases=ORDER, max_clip=secure.clip,
-            min_cohort=rules.gate(),
+            min_cohort=smallest_cohort(rules),
         )  # fmt: skip
         return Credentials(self.identities[i], self.roster, policy), Journal(self.folder / f"silo-{i}" / "journal")
 

@@ -25,7 +25,7 @@ from fedgmi_fedml.provision.project import read_project
 from fedgmi_fedml.provision.request import make_request, read_request
 from secure.card import Card
 from secure.errors import SecureError
-from secure.gate import infeasible
+from secure.gate import infeasible, smallest_cohort
 from secure.identity import PASSPHRASE_VARIABLE, Identity
 from secure.policy import Policy
 from secure.roster import Roster
@@ -140,7 +140,7 @@ class TestFirstRun:
 
     @pytest.mark.parametrize("rules", [Rules(), Rules(2, 1, 4), Rules(1, 0, 3), Rules(3, 4, 9)])
     def test_the_smallest_cohort_keeps_the_rules(self, rules: Rules) -> None:
-        size = consent.smallest_cohort(rules)
+        size = smallest_cohort(rules)
         assert size >= rules.gate()
         assert infeasible(size, rules) == []
         assert all(infeasible(fewer, rules) for fewer in range(3, size))
