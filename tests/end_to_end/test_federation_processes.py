@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,109 +12,14 @@ from pathlib import Path
 
 import pytest
 from federation_harness import SMALL
+from real_processes import CHANGES, ROOT, Processes
 
 from fedgmi_fedml.config import load_config
-from fedgmi_fedml.provision.plan import provision
-from fedgmi_fedml.provision.project import read_project
 from fedgmi_fedml.simulate import run_simulation
 
-ROOT = Path(__file__).resolve().parents[2]
 SILOS = 5
-CHANGES = (*SMALL, "train_args.comm_round=6", "comm_args.heartbeat_seconds=1", "comm_args.silence_seconds=5")
-PATIENT = ("comm_args.grace_seconds=3", "comm_args.dial_seconds=60", "comm_args.backoff=[0.2, 1.0]")
 LONG = ("train_args.comm_round=40", "train_args.epochs=10")  # still at work when a silo has started again
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
-
-
-def free_port():
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
-
-
-class Processes:
-    """Kits, and the processes started with them; ``close`` ends what the test left."""
-
-    def __init__(self, folder: Path, *changes: str):
-        self.folder, self.port = folder, free_port()
-        self.config = load_config("digits", [*CHANGES, *PATIENT, *changes])
-        (folder / "config.yaml").write_text(self.config.to_yaml())
-        silos = "".join(f"  - {{name: silo-{i:03d}, identity: make}}\n" for i in range(1, SILOS + 1))
-        (folder / "project.yaml").write_text(
-            "federation: test\noperator: tester\nconfig: config.yaml\n"
-            f"server: {{address: '127.0.0.1:{self.port}', bind: '127.0.0.1:{self.port}'}}\nsilos:\n{silos}"
-        )
-        provision(read_project(folder / "project.yaml"), folder / "kits", now=time.time())
-        self.running: dict[str, subprocess.Popen] = {}
-        self.started: list[subprocess.Popen] = []
-
-    def start(self, name: str, *arguments: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "fedgmi_fedml.cli", *map(str, arguments)]
-        with open(self.folder / f"{name}.console", "ab") as console:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=console, stderr=console, cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
-            )  # fmt: skip
-        self.running[name] = process
-        self.started.append(process)
-        return process
-
-    def server(self, *more: str):
-        kit, out = self.folder / "kits" / "server", self.folder / "server"
-        return self.start(
-            "server", "server", "--kit", kit, "--out", out, "--repeatable", "--run-id", "digits/fedgmi", *more
-        )
-
-    def silo(self, i: int, *more: str):
-        name = f"silo-{i:03d}"
-        kit, out = self.folder / "kits" / f"silo-{name}", self.folder / name
-        return self.start(name, "silo", "--kit", kit, "--out", out, "--repeatable", "--simulated-part", i, *more)
-
-    def all(self):
-        self.server()
-        for i in range(1, SILOS + 1):
-            self.silo(i)
-
-    def wait(self, *names: str, seconds: float = 150) -> dict[str, int]:
-        """Exit codes by name."""
-        limit = time.monotonic() + seconds
-        codes = {}
-        for name in names or tuple(self.running):
-            try:
-                codes[name] = self.running[name].wait(max(0.1, limit - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pytest.fail(f"{name} has not ended:\n{self.said(name)}")
-        return codes
-
-    def said(self, name: str) -> str:
-        return (self.folder / f"{name}.console").read_text()
-
-    def until(self, what, seconds: float = 100):
-        """Wait until ``what()`` is true."""
-        limit = time.monotonic() + seconds
-        while not what():
-            if time.monotonic() > limit:
-                pytest.fail("it has not happened:\n" + "\n".join(f"{n}:\n{self.said(n)[-1500:]}" for n in self.running))
-            time.sleep(0.02)
-
-    def rounds(self):
-        path = self.folder / "server" / "rounds.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    def has_done(self, phase: str, number: int):
-        return lambda: any(
-            (line["phase"], line["round"]) >= (phase, number) for line in self.rounds() if line["phase"] == phase
-        )
-
-    def digests(self, who: str = "server"):
-        return json.loads((self.folder / who / "summary.json").read_text())["model_digests"]
-
-    def close(self):
-        for process in self.started:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
 
 
 @pytest.fixture
@@ -135,19 +39,14 @@ def federation(tmp_path):
 def simulated(tmp_path_factory):
     """Digests of the same run as a simulation."""
     out = tmp_path_factory.mktemp("simulated") / "run"
-    run_simulation(load_config("digits", [*CHANGES, *PATIENT]), out)
+    run_simulation(load_config("digits", CHANGES), out)
     return json.loads((out / "summary.json").read_text())["model_digests"]
-
-
-def assert_all_fine(processes: Processes) -> None:
-    codes = processes.wait()
-    assert set(codes.values()) == {0}, {name: processes.said(name)[-1500:] for name, code in codes.items() if code}
 
 
 def test_the_bits_of_the_simulation(federation, simulated):
     processes = federation()
     processes.all()
-    assert_all_fine(processes)
+    processes.assert_all_fine()
     assert processes.digests() == simulated
     assert {json.dumps(processes.digests(f"silo-{i:03d}")) for i in range(1, SILOS + 1)} == {json.dumps(simulated)}
     assert "Protection: masked secure aggregation" in processes.said("server")
@@ -165,7 +64,7 @@ def test_a_server_killed_and_restarted_ends_in_the_same_bits(federation, simulat
     processes.running["server"].kill()
     processes.running["server"].wait()
     processes.server()
-    assert_all_fine(processes)
+    processes.assert_all_fine()
     assert processes.digests() == simulated
     lines = [(line["phase"], line["round"]) for line in processes.rounds()]
     assert len(lines) == len(set(lines))
@@ -180,7 +79,7 @@ def test_a_server_told_to_stop_can_be_started_again(federation, simulated):
     assert "start the server again with the same command to go on" in processes.said("server")
     assert all(processes.running[f"silo-{i:03d}"].poll() is None for i in range(1, SILOS + 1)), "silos wait for it"
     processes.server()
-    assert_all_fine(processes)
+    processes.assert_all_fine()
     assert processes.digests() == simulated
 
 
@@ -192,7 +91,7 @@ def test_a_silo_killed_in_training_and_restarted(federation):
     processes.running["silo-003"].kill()
     processes.running["silo-003"].wait()
     processes.silo(3)
-    assert_all_fine(processes)
+    processes.assert_all_fine()
     lines = {(line["phase"], line["round"]): line for line in processes.rounds()}
     assert lines["rounds", 39]["complete"]
     assert not any(line["failed_sessions"] for line in lines.values())
@@ -208,7 +107,7 @@ def test_a_silo_told_to_stop_leaves_in_good_order_and_may_return(federation):
     assert processes.running["silo-002"].wait(30) == 130
     assert "start the silo again with the same command" in processes.said("silo-002")
     processes.silo(2)
-    assert_all_fine(processes)
+    processes.assert_all_fine()
 
 
 def test_another_configuration_is_refused_with_exit_code_4(federation):
@@ -220,7 +119,7 @@ def test_another_configuration_is_refused_with_exit_code_4(federation):
     processes.until(lambda: "silo 1 (silo-001) refused" in processes.said("server"))
     for i in range(1, SILOS + 1):
         processes.silo(i)
-    assert_all_fine(processes)
+    processes.assert_all_fine()
 
 
 def test_a_silo_that_starts_long_before_its_server(federation):
@@ -229,7 +128,7 @@ def test_a_silo_that_starts_long_before_its_server(federation):
         processes.silo(i)
     time.sleep(8)
     processes.server()
-    assert_all_fine(processes)
+    processes.assert_all_fine()
 
 
 def test_no_server_at_all_is_one_line(federation):
