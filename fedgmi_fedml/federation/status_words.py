@@ -65,6 +65,7 @@ def stage_text(stage: str) -> str:
 _STAGES = {
     "join": "waiting for silos to join",
     "beacon": "the silos agree on the draw of cohorts",
+    "witnesses": "the silos witness the draw of cohorts",
     "waiting for silos": "too few silos are there for a secure sum: waiting for more",
     "finish": "handing over the models",
 }

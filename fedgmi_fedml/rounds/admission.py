@@ -71,7 +71,7 @@ class Admission:
         return tuple(sorted(self.present)) if self.agreement else ()
 
     def gather(self, join_seconds: float, step_seconds: float) -> Script:
-        """Wait for the silos to join, and agree on the beacon if there is none yet.
+        """Wait for the silos to join, and agree on the beacon if there is none yet, with witnesses for latecomers.
 
         Raises:
             RunError: no beacon can be agreed on.
@@ -81,6 +81,7 @@ class Admission:
             if timed_out:
                 self.notify("absent", {"silos": [s for s in self.silos if s not in self.present]})
             if self.agreement or (yield from self._agree(step_seconds)):
+                yield from self._be_witnessed(step_seconds)
                 return
         raise RunError(
             f"silos {sorted(self._vanished)} joined and vanished before the cohorts were drawn, {MAX_GATHERS} times: "
@@ -105,10 +106,31 @@ class Admission:
             self._start_over(missing)
             return False
         reveals = {silo: (self._commitments[silo], nonce) for silo, nonce in sorted(self._nonces.items())}
-        self._change(Agreement(from_reveals(reveals, self.run_id.encode()), tuple(sorted(reveals))))
-        for silo in reveals:
-            self.send(silo, Beacon(dict(sorted(self._nonces.items()))))
+        nonces = dict(sorted(self._nonces.items()))
+        self._change(Agreement(from_reveals(reveals, self.run_id.encode()), nonces))
+        for silo in nonces:
+            self.send(silo, Beacon(nonces))
         return True
+
+    def _be_witnessed(self, seconds: float) -> Script:
+        """Wait until a silo that knows nothing of the beacon would take it.
+
+        Raises:
+            RunError: too few silos still hold what they revealed.
+        """
+        timed_out = yield Wait(lambda: self._is_witnessed, lambda: "witnesses", lambda: seconds)
+        if timed_out:
+            raise RunError(
+                "too few silos witness the beacon that draws the cohorts, perhaps since they were started again just "
+                "then: start a new run, with another --out"
+            )
+
+    @property
+    def _is_witnessed(self) -> bool:
+        """Whether more than c silos have signed the beacon: silos take it on their word."""
+        if self.credentials is None or self.agreement is None:
+            return self.agreement is not None
+        return len(self.agreement.witnesses) > self.phases.config.fedgmi_args.secure.rules.colluders
 
     def _start_over(self, missing: set[int]) -> None:
         self.notify("absent", {"silos": sorted(missing)})
@@ -163,7 +185,7 @@ class Admission:
             self.refuse(silo, difference)
             return
         if self.agreement:
-            self.send(silo, Agreed(self.agreement.beacon, self.agreement.members, dict(self.agreement.witnesses)))
+            self._tell(silo, self.agreement)
         elif silo in self._commitments and join.nonce_commitment != self._commitments[silo]:
             self._vanished.add(silo)  # restarted after it had committed: its nonce is gone
         self._joined[silo] = join
@@ -194,10 +216,21 @@ class Admission:
                 return f"{what} differs from the server's{shown}"
         return None
 
+    def _tell(self, silo: int, agreed: Agreement) -> None:
+        """The run's beacon for a silo that joins later or again: on its witnesses' word, or else on that of the nonces
+        (a server that was killed just after all had been revealed may have no witnesses yet)."""
+        if self._is_witnessed:
+            self.send(silo, Agreed(agreed.beacon, agreed.members, dict(agreed.witnesses)))
+        else:
+            self.send(silo, Beacon(dict(agreed.nonces)))
+
     def _witness(self, silo: int, signature: bytes) -> None:
-        agreed = self.agreement
+        agreed, before = self.agreement, self._is_witnessed
         if agreed is None or self.credentials is None or silo in agreed.witnesses:
             return
         signatures = {silo: signature}
         if witnessed_by(self.credentials.roster, self.run_id, agreed.beacon, agreed.members, signatures):
             self._change(replace(agreed, witnesses={**agreed.witnesses, **signatures}))
+            if self._is_witnessed and not before:
+                for waiting in sorted(self.present - set(self.agreement.witnesses)):
+                    self._tell(waiting, self.agreement)

@@ -27,19 +27,24 @@ class Agreement:
 
     Attributes:
         beacon: 32 bytes; draws every cohort.
-        members: the silos whose nonces are in it, ascending.
+        nonces: silo → what it revealed, 32 bytes; all silos know them.
         witnesses: silo → Ed25519 signature, 64 bytes; empty with back-end ``none``.
         exposed: starting models (digest) → cohorts whose totals are out (``rounds.exposure``).
     """
 
     beacon: bytes
-    members: tuple[int, ...]
+    nonces: Mapping[int, bytes]
     witnesses: Mapping[int, bytes] = field(default_factory=dict)
     exposed: Mapping[bytes, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The silos whose nonces are in the beacon, ascending."""
+        return tuple(sorted(self.nonces))
+
     def to_bytes(self) -> bytes:
         """For the server's disk."""
-        fields = (self.beacon, self.members, dict(self.witnesses), dict(self.exposed))
+        fields = (self.beacon, dict(self.nonces), dict(self.witnesses), dict(self.exposed))
         return bytes(msgpack.packb(fields, use_bin_type=True))
 
     @classmethod

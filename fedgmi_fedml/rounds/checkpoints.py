@@ -20,7 +20,7 @@ from fedgmi_fedml.rounds.fedgmi import Progress
 from fedgmi_fedml.rounds.phases import ORDER
 from fedgmi_fedml.telemetry import rewind
 
-_PLAIN = ("phase", "round", "starved", "warmed", "best_accuracy", "best_round", "stale")
+_PLAIN = ("phase", "round", "starved", "warmed", "best_accuracy", "best_round", "stale", "evaluated")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def begin_folder(config: Config, out: Path) -> None:
 
 def forget_after(out: Path, progress: Progress) -> None:
     """Drop the lines of ``out/rounds.jsonl`` for rounds that are done again: they are not to be told twice."""
-    here = (ORDER.index(progress.phase), progress.round)
+    here = (len(ORDER), 0) if progress.evaluated else (ORDER.index(progress.phase), progress.round)
 
     def keep(line: dict[str, Any]) -> bool:
         return line.get("method") == "fedgmi" and (ORDER.index(line["phase"]), line["round"]) < here

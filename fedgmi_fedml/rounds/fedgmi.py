@@ -47,6 +47,7 @@ class Progress:
         limited: whether β has stopped rising because a component fell below its gate.
         best, best_accuracy, best_round: the best state by validation accuracy so far.
         stale: tested rounds since then.
+        evaluated: whether the final models have been: all that is left is to tell the silos.
     """
 
     phase: str = MOMENTS
@@ -59,6 +60,7 @@ class Progress:
     best_accuracy: float = -1.0
     best_round: int = -1
     stale: int = 0
+    evaluated: bool = False
     separability: tuple[tuple[float, ...], ...] = ()
 
 
@@ -102,7 +104,8 @@ class FedGMI:
         if self.outcome == "failed":
             yield from self._finish(failed=True)
             return
-        yield from self._evaluate()
+        if not self.progress.evaluated:
+            yield from self._evaluate()
         yield from self._finish()
 
     def _moments(self) -> Script:
@@ -228,6 +231,8 @@ class FedGMI:
             self._advance(state=replace(self.progress.state, experts=experts, router=router))
         self._announce("rounds", train.comm_round)
         for number in range(self.progress.round, train.comm_round):
+            if self._stops_early(number):
+                return
             state = self.progress.state
             cohort = self.phases.round_cohort(number, self.run.beacon, self.run.silos)
             (outcome,) = yield from self.run.steps([Plan(ROUNDS, number, 0, 0, cohort, state.digest)], [state])
@@ -236,10 +241,14 @@ class FedGMI:
             self._advance(round=number + 1, state=self._apply(outcome, state))
             if self._is_over([outcome]):
                 return
-            patience = train.early_stopping_rounds
-            if patience is not None and self.progress.stale >= patience:
-                self.run.notify("stopped_early", {"round": number})
-                return
+
+    def _stops_early(self, number: int) -> bool:
+        """Whether so many rounds before ``number`` have brought nothing that it need not begin."""
+        patience = self.config.train_args.early_stopping_rounds
+        if patience is None or self.progress.stale < patience:
+            return False
+        self.run.notify("stopped_early", {"round": number - 1})
+        return True
 
     def _judge(self, number: int, outcome: Outcome, state: MixtureState) -> None:
         """The round's summed validation accuracy belongs to the models it started from."""
@@ -261,15 +270,16 @@ class FedGMI:
         if self.progress.best is None or accuracy is None or accuracy >= self.progress.best_accuracy:
             best = -1.0 if accuracy is None else accuracy
             self._advance(best=state, best_accuracy=best, best_round=self.progress.round - 1)
-        if self.phases.components > 1 and state.vaes:
-            matrix = self._divergence(list(state.vaes)).tolist()
-            self._advance(separability=tuple(tuple(row) for row in matrix))
         self._record(EVALUATE, 0, [outcome])
+        self._advance(evaluated=True)
 
     def _finish(self, failed: bool = False) -> Generator[Wait, bool, None]:
         state = self.progress.state
         if not failed:
             self.outcome = "finished"
+            if self.phases.components > 1 and state.vaes:
+                matrix = self._divergence(list(state.vaes)).tolist()
+                self._advance(separability=tuple(tuple(row) for row in matrix))
         yield from self.run.finish(self.reason or "all rounds done", state, self.progress.best or state, failed)
 
     # ---- bookkeeping ---------------------------------------------------------------------------------------------
@@ -298,7 +308,7 @@ class FedGMI:
 
     def _advance(self, **changes: object) -> None:
         self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]
-        if "round" in changes or "phase" in changes:
+        if {"phase", "round", "evaluated"} & set(changes):
             self._save(self.progress)
 
     def _announce(self, phase: str, total: int) -> None:

@@ -93,6 +93,7 @@ class SiloRun:
         self._nonce, self._reveals = b"", 0
         self._roster_digest = credentials.roster.digest() if credentials else bytes(32)
         self._commitments: dict[int, bytes] = {}
+        self._revealed: tuple[dict[int, bytes], bytes] = ({}, b"")
         self._beacon = b""
         self._members: tuple[int, ...] = ()
         self._plan: Plan | None = None
@@ -192,16 +193,21 @@ class SiloRun:
             return
         self._reveals += 1
         self._commitments = dict(commitments)
+        self._revealed = (self._commitments, self._nonce)
         yield encode(Reveal(self.silo, self._nonce))
 
     def _agree(self, nonces: dict[int, bytes]) -> Iterator[bytes]:
-        """The beacon from everybody's nonces: with this silo's own among them, nobody else can have steered it."""
-        if self._beacon or set(nonces) != set(self._commitments) or nonces.get(self.silo) != self._nonce:
+        """The beacon from everybody's nonces: with this silo's own among them, nobody else can have steered it. They
+        may come twice, or after a link was lost: they belong to what this silo revealed last."""
+        commitments, own = self._revealed
+        if not own or set(nonces) != set(commitments) or nonces.get(self.silo) != own:
             log.warning("silo %d: nonces that do not belong to the commitments", self.silo)
             return
         try:
-            reveals = {silo: (self._commitments[silo], nonce) for silo, nonce in nonces.items()}
+            reveals = {silo: (commitments[silo], nonce) for silo, nonce in nonces.items()}
             beacon, members = from_reveals(reveals, self._run_id.encode()), tuple(sorted(nonces))
+            if self._beacon not in (b"", beacon):
+                raise ProtocolError("the server shows another beacon than the one agreed on")
             if self._journal is not None:
                 self._journal.note_beacon(self._run_id, beacon)
         except SecureError as error:

@@ -13,7 +13,7 @@ from fedgmi_fedml.config import load_config
 from fedgmi_fedml.deliver import export, predict
 from fedgmi_fedml.errors import Refused, RunEndedEarly, RunError
 from fedgmi_fedml.federation.state import open_state
-from fedgmi_fedml.rounds.wire import InSession, Plan, decode
+from fedgmi_fedml.rounds.wire import Beacon, Finish, InSession, Plan, decode
 from fedgmi_fedml.simulate import run_simulation
 
 pytestmark = pytest.mark.timeout(200)
@@ -147,11 +147,17 @@ def is_session(phase, number, least=0):
     )
 
 
+def is_first(kind):
+    return lambda silo, message: isinstance(message, kind)
+
+
 @pytest.mark.parametrize(
     "moment",
     [is_plan("candidates", 0), is_session("candidates", 0, 2000), is_plan("warmup", 1), is_plan("rounds", 1),
-     is_session("rounds", 1), is_session("rounds", 2, 20_000), is_session("evaluate", 0)],
-    ids=["first plan", "candidate release", "warm-up", "a later plan", "a session", "a release", "evaluation"],
+     is_session("rounds", 1), is_session("rounds", 2, 20_000), is_session("evaluate", 0), is_first(Beacon),
+     is_first(Finish)],
+    ids=["first plan", "candidate release", "warm-up", "a later plan", "a session", "a release",
+         "evaluation", "the beacon", "the end"],
 )  # fmt: skip
 def test_a_killed_server_goes_on_in_the_same_bits(tmp_path, simulated, moment):
     federation = Federation(tmp_path)

@@ -19,7 +19,7 @@ from fedgmi_fedml.rounds.agreement import Agreement
 from fedgmi_fedml.rounds.update import Memory
 from fedgmi_fedml.summary import RunSummary
 
-AGREEMENT = Agreement(b"b" * 32, (1, 2, 5), {1: b"s" * 64}, {b"d" * 32: ((1, 2), (2, 5))})
+AGREEMENT = Agreement(b"b" * 32, dict.fromkeys((1, 2, 5), b"n" * 32), {1: b"s" * 64}, {b"d" * 32: ((1, 2), (2, 5))})
 
 
 @pytest.fixture(scope="module")
