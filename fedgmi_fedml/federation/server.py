@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class FederationServer:
         credentials: the server's identity and the roster; ``None`` with back-end ``none``.
         announced: what samples look like.
         status: what the status page shows; fed here.
+        further: further outlets of the telemetry.
 
     Raises:
         RunError: ``out`` belongs to something else.
@@ -67,6 +68,7 @@ class FederationServer:
     def __init__(
         self, config: Config, out: Path, transport: ServerTransport, *, run_id: str | None = None,
         credentials: Credentials | None, announced: Announced, status: StatusState | None = None,
+        further: Sequence[tuple[Sink, Audience]] = (),
     ) -> None:  # fmt: skip
         self.config, self.out, self.transport = config, Path(out), transport
         self.credentials, self.announced = credentials, announced
@@ -75,7 +77,7 @@ class FederationServer:
         self.state: RunState = open_state(self.out, config, run_id)
         self.phases = Phases(config, announced.shape, schema=announced.schema)
         self.phases.check_capacity(len(self.silos))
-        self._status = status
+        self._status, self._further = status, tuple(further)
         self._checkpointer = Checkpointer(self.out / "checkpoints", config.run_digest())
         self._position = "before the first round"
         self._stage, self._since, self._earlier = "", 0.0, 0.0
@@ -245,7 +247,8 @@ class FederationServer:
 
     def _telemetry(self) -> Telemetry:
         tensorboard = self.config.tracking_args.enable_tensorboard
-        further: list[tuple[Sink, Audience]] = [(self._status, "server")] if self._status else []
+        shown: list[tuple[Sink, Audience]] = [(self._status, "server")] if self._status else []
+        further = [*shown, *self._further]
         return open_telemetry(self.out, "server", tensorboard=tensorboard, further=further, elapsed=self._earlier)
 
     def _progress(self) -> Progress:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedgmi_fedml.config import Config
@@ -31,7 +31,8 @@ from fedgmi_fedml.rounds.silo import SiloRun
 from fedgmi_fedml.rounds.store import StateStore
 from fedgmi_fedml.rounds.update import Memory
 from fedgmi_fedml.rounds.workbench import Workbench
-from fedgmi_fedml.telemetry import Telemetry, open_telemetry
+from fedgmi_fedml.summary import Audience
+from fedgmi_fedml.telemetry import Sink, Telemetry, open_telemetry
 from fedgmi_fedml.telemetry.logs import log_to_file
 from fedgmi_fedml.transport.api import Closed, Delivered, LinkError, Opened, SiloTransport
 from secure.api import Credentials
@@ -57,6 +58,7 @@ class FederationSilo:
         silo: roster id.
         credentials, journal: identity, roster, policy, and what outlives a run; ``None`` with back-end ``none``.
         announced: what samples look like everywhere.
+        further: further outlets of the telemetry.
 
     Raises:
         DataError: the data are not what was announced; names the difference. RangeError: values out of range.
@@ -65,10 +67,12 @@ class FederationSilo:
     def __init__(
         self, config: Config, data: SiloData, out: Path, transport: SiloTransport, *, silo: int,
         credentials: Credentials | None, journal: Journal | None, announced: Announced,
+        further: Sequence[tuple[Sink, Audience]] = (),
     ) -> None:  # fmt: skip
         announced.check(data)
         self.config, self.data, self.out, self.transport = config, data, Path(out), transport
         self.silo, self.credentials, self.journal, self.announced = silo, credentials, journal, announced
+        self._further = tuple(further)
         self.phases = Phases(config, announced.shape, schema=announced.schema)
         self.bench = Workbench(self.phases)
         if self.bench.vae is not None and len(data.x_train) and not data.needs_moments:
@@ -93,7 +97,8 @@ class FederationSilo:
             if finished_summary(self.out):
                 return Outcome("stood", self.out, self.out / "report.html", "has finished already")
             begin_folder(self.config, self.out)
-            with log_to_file(self.out / "silo.log"), open_telemetry(self.out, "silo") as telemetry:
+            telemetry = open_telemetry(self.out, "silo", further=self._further)
+            with log_to_file(self.out / "silo.log"), telemetry:
                 return self._take_part(telemetry)
 
     def _take_part(self, telemetry: Telemetry) -> Outcome:

@@ -20,6 +20,7 @@ __all__ = [
     "TensorBoardSink",
     "read_json_lines",
     "rewind",
+    "scalars",
 ]
 
 Record = Mapping[str, Any]
@@ -145,7 +146,7 @@ class TensorBoardSink:
             head = f"{record['method']}/{head}"
         for name, value in record.items():
             if name not in ("round", "phase", "method", "cohort", "survivors", "dropped", "frozen", "elapsed"):
-                for tag, number in _scalars(f"{head}/{name}", value):
+                for tag, number in scalars(f"{head}/{name}", value):
                     self._writer.add_scalar(tag, number, step)
 
     def close(self) -> None:
@@ -153,14 +154,14 @@ class TensorBoardSink:
         self._writer.close()
 
 
-def _scalars(tag: str, value: Any) -> list[tuple[str, float]]:
+def scalars(tag: str, value: Any) -> list[tuple[str, float]]:
     """Every number inside ``value`` with its tag; text and ``None`` are left out."""
     if isinstance(value, (bool, int, float)):
         return [(tag, float(value))]
     if isinstance(value, Mapping):
-        return [pair for key, item in value.items() for pair in _scalars(f"{tag}/{key}", item)]
+        return [pair for key, item in value.items() for pair in scalars(f"{tag}/{key}", item)]
     if isinstance(value, list):
-        return [pair for index, item in enumerate(value) for pair in _scalars(f"{tag}/{index}", item)]
+        return [pair for index, item in enumerate(value) for pair in scalars(f"{tag}/{index}", item)]
     return []
 
 
