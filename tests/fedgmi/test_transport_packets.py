@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import random
+import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
@@ -15,7 +16,10 @@ import transport_kit as kit
 from fedgmi_fedml.transport.api import Arrived, Delivered, LinkError, Lost, Opened, Received
 from fedgmi_fedml.transport.packet_server import PacketServer
 from fedgmi_fedml.transport.packet_silo import PacketSilo
-from fedgmi_fedml.transport.packet_stream import PostFailed
+from fedgmi_fedml.transport.packet_stream import ConnectionEnded, PacketStream, PostFailed, read_packet
+
+# A lost packet of the handshake costs a silence; a link has to outlive several.
+PATIENT = dataclasses.replace(kit.QUICK, silence_seconds=1.0, grace_seconds=60.0)
 
 Fate = Callable[[int, bytes], list[bytes]]
 
@@ -56,7 +60,7 @@ def net(consortium) -> Iterator[SimpleNamespace]:
     def server(tls=None, silos=(1, 2, 3)):
         end = PacketServer(
             tls or consortium.server(), lambda to, packet: carrier.post(0, to, packet), lambda: None,
-            run_id="run-1", federation="clinics", silos=lambda: silos, settings=kit.QUICK,
+            run_id="run-1", federation="clinics", silos=lambda: silos, settings=PATIENT,
         )  # fmt: skip
         carrier.ends[0] = end.take
         made.append(end)
@@ -65,7 +69,7 @@ def net(consortium) -> Iterator[SimpleNamespace]:
     def silo(number: int, tls=None):
         end = PacketSilo(
             "the test's server", tls or consortium.silo(number), lambda packet: carrier.post(number, 0, packet),
-            lambda: None, silo=number, federation="clinics", settings=kit.QUICK,
+            lambda: None, silo=number, federation="clinics", settings=PATIENT,
         )  # fmt: skip
         carrier.ends[number] = lambda sender, packet: end.take(packet)
         made.append(end)
@@ -193,11 +197,14 @@ def test_a_silo_that_poses_as_the_server_is_refused(net, consortium) -> None:
     assert refused.value.fatal
 
 
-def test_a_stranger_is_never_admitted(net, tmp_path) -> None:
-    server = net.server()
-    silo = net.silo(1, tls=kit.Consortium(tmp_path / "other").silo(1))
-    with pytest.raises(LinkError):
-        deadline = time.monotonic() + 25
-        while time.monotonic() < deadline:
-            silo.receive(1)
+def test_a_certificate_of_another_authority_is_refused_by_the_server(net, consortium, tmp_path) -> None:
+    server, other = net.server(), kit.Consortium(tmp_path / "other").silo(1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # what `tls_context` would not make
+    context.check_hostname = False
+    context.load_cert_chain(other.certificate, other.key)
+    context.load_verify_locations(consortium.ca)
+    stream = PacketStream(bytes(16), context, lambda packet: net.carrier.post(1, 0, packet), server=False)
+    net.carrier.ends[1] = lambda sender, packet: stream.arrive(*read_packet(packet)[1:])
+    with pytest.raises(ConnectionEnded, match="the other side refuses this party's certificate"):
+        list(stream.frames())
     assert server.receive(0.2) is None
