@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedgmi_fedml import cli
 from fedgmi_fedml.config import load_config
+from fedgmi_fedml.provision.example import EXAMPLE
 from fedgmi_fedml.provision.plan import provision
 from fedgmi_fedml.provision.project import read_project
 from fedgmi_fedml.summary import RunSummary
@@ -146,3 +148,16 @@ def test_starting_up_imports_no_fedml_and_no_scipy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_readmes_configuration_and_the_example_project_make_kits(tmp_path) -> None:
+    """What a first reader types, in order."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (tmp_path / "config.yaml").write_text(readme.partition("```yaml\n")[2].partition("```")[0])
+    project = tmp_path / "project.yaml"
+    project.write_text(EXAMPLE.replace("identity: request", "identity: make"))
+    made = subprocess.run(
+        [sys.executable, "-m", "fedgmi_fedml.cli", "provision", project, "--yes"], cwd=tmp_path, capture_output=True
+    )
+    assert made.returncode == 0, made.stderr
+    assert {"server", "silo-north", "silo-west"} <= {path.name for path in (tmp_path / "kits").iterdir()}
