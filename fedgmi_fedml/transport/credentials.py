@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import ssl
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 from fedgmi_fedml.transport.api import LinkError
+
+log = logging.getLogger(__name__)
 
 WARNING_DAYS = 14
 """So long before a certificate's end it is said."""
@@ -67,6 +70,18 @@ def expiry_warning(tls: TlsFiles, now: datetime.datetime | None = None) -> str |
         if ends - moment < datetime.timedelta(days=WARNING_DAYS):
             return f"{what} ({path.name}) expires on {show_date(ends)}: ask the operator for a new kit"
     return None
+
+
+def read_own_tls(tls: TlsFiles) -> TlsBytes:
+    """``read_tls`` as a party starts: certificates that end soon are said, once.
+
+    Raises:
+        LinkError: (fatal) as for ``read_tls``.
+    """
+    content, warning = read_tls(tls), expiry_warning(tls)
+    if warning:
+        log.warning("%s", warning)
+    return content
 
 
 def read_tls(tls: TlsFiles, now: datetime.datetime | None = None) -> TlsBytes:

@@ -16,7 +16,7 @@ from typing import Any
 from cryptography import x509
 
 from fedgmi_fedml.transport.api import LinkError
-from fedgmi_fedml.transport.credentials import TlsFiles, expiry_warning, read_tls, uris_of
+from fedgmi_fedml.transport.credentials import TlsFiles, read_own_tls, uris_of
 from fedgmi_fedml.transport.grpc_options import METHOD, grpc, server_options
 from fedgmi_fedml.transport.handshake import split_address
 from fedgmi_fedml.transport.hub import Admission, Hub
@@ -49,10 +49,7 @@ class GrpcServer(Hub):
     ) -> None:  # fmt: skip
         settings = settings or LinkSettings()
         host, port = split_address(bind)
-        files = read_tls(tls)
-        warning = expiry_warning(tls)
-        if warning:
-            log.warning("%s", warning)
+        files = read_own_tls(tls)
         _must_be_free(host, port)
         credentials = grpc.ssl_server_credentials([(files.key, files.certificate)], files.ca, require_client_auth=True)
         self._server = grpc.server(_Threads(), handlers=[_Handlers(self._stream)], options=server_options(settings))
@@ -94,16 +91,6 @@ class GrpcServer(Hub):
             log.exception("reading a silo's connection failed; it is cut")
         finally:
             self.over(admission)
-
-    def close(self) -> None:
-        """See ``ServerTransport``."""
-        super().close()
-        self._stop()
-
-    def vanish(self) -> None:
-        """End at once and without a word, as a killed process does."""
-        super().vanish()
-        self._stop()
 
     def _stop(self) -> None:
         stopping = threading.Thread(target=self._server.stop, args=(None,), name="fedgmi-stop", daemon=True)

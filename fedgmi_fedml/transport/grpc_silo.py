@@ -8,16 +8,13 @@ a silo's certificate carries no host name, and the authority signs silos for cli
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
-from fedgmi_fedml.transport.credentials import TlsFiles, expiry_warning, read_tls
+from fedgmi_fedml.transport.credentials import TlsFiles, read_own_tls, read_tls
 from fedgmi_fedml.transport.grpc_options import METHOD, grpc, silo_options
 from fedgmi_fedml.transport.handshake import diagnose, split_address
 from fedgmi_fedml.transport.settings import LinkSettings
 from fedgmi_fedml.transport.silo_end import DialFailed, SiloEnd
-
-log = logging.getLogger(__name__)
 
 
 class GrpcSilo(SiloEnd):
@@ -41,10 +38,7 @@ class GrpcSilo(SiloEnd):
         host, port = split_address(address)
         if port == 0:
             raise ValueError("port 0 cannot be dialled")
-        read_tls(tls)
-        warning = expiry_warning(tls)
-        if warning:
-            log.warning("%s", warning)
+        read_own_tls(tls)
         super().__init__(_Dialler(address, host, tls, settings), address, silo, federation, settings)
 
 

@@ -269,6 +269,7 @@ class Hub:
             station.pipe.wait_until_over(deadline)
             station.pipe.end()
         self._watch.stop()
+        self._stop()
 
     def vanish(self) -> None:
         """End at once and without a word, as a killed process does."""
@@ -278,3 +279,7 @@ class Hub:
         self._watch.stop()
         for station in stations:
             station.pipe.end()
+        self._stop()
+
+    def _stop(self) -> None:
+        """The carrier's own end, once all links have ended; those that hold nothing have none."""

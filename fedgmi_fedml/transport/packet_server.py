@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 
-from fedgmi_fedml.transport.credentials import TlsFiles
+from fedgmi_fedml.transport.credentials import TlsFiles, read_own_tls
 from fedgmi_fedml.transport.hub import Admission, Hub
 from fedgmi_fedml.transport.packet_stream import (
     DATA,
@@ -47,8 +47,9 @@ class PacketServer(Hub):
         self, tls: TlsFiles, post: PostTo, stop: Callable[[], None], *, run_id: str, federation: str,
         silos: Callable[[], Collection[int]], settings: LinkSettings | None = None,
     ) -> None:  # fmt: skip
+        read_own_tls(tls)
         self._context = tls_context(tls, server=True)
-        self._post, self._stop = post, stop
+        self._post, self._end_carrier = post, stop
         self._guard = threading.Lock()
         self._streams: dict[bytes, PacketStream] = {}
         self._past: OrderedDict[bytes, None] = OrderedDict()
@@ -135,19 +136,9 @@ class PacketServer(Hub):
         while len(self._past) > _REMEMBERED:
             self._past.popitem(last=False)
 
-    def close(self) -> None:
-        """See ``ServerTransport``."""
-        super().close()
-        self._end()
-
-    def vanish(self) -> None:
-        """End at once and without a word, as a killed process does."""
-        super().vanish()
-        self._end()
-
-    def _end(self) -> None:
+    def _stop(self) -> None:
         with self._guard:
             streams = list(self._streams.values())
         for stream in streams:
             stream.cut()
-        self._stop()
+        self._end_carrier()

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
-from fedgmi_fedml.transport.credentials import TlsFiles, server_uri
+from fedgmi_fedml.transport.credentials import TlsFiles, read_own_tls, server_uri
 from fedgmi_fedml.transport.packet_stream import ConnectionEnded, PacketStream, Post, read_packet, tls_context
 from fedgmi_fedml.transport.settings import LinkSettings
 from fedgmi_fedml.transport.silo_end import DialFailed, SiloEnd
@@ -30,7 +30,7 @@ class PacketSilo(SiloEnd):
         self, where: str, tls: TlsFiles, post: Post, stop: Callable[[], None], *, silo: int, federation: str,
         settings: LinkSettings | None = None,
     ) -> None:  # fmt: skip
-        tls_context(tls, server=False)
+        read_own_tls(tls)
         self._tls, self._post, self._stop, self._server = tls, post, stop, server_uri(federation)
         self._stream: PacketStream | None = None
         super().__init__(self._line, where, silo, federation, settings or LinkSettings())
@@ -48,11 +48,6 @@ class PacketSilo(SiloEnd):
         read, stream = read_packet(packet), self._stream
         if read is not None and stream is not None and read[0] == stream.connection:
             stream.arrive(*read[1:])
-
-    def close(self) -> None:
-        """See ``SiloTransport``."""
-        super().close()
-        self._stop()
 
     def vanish(self) -> None:
         """End at once and without a word, as a killed process does."""

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import threading
-import time
 from pathlib import Path
 
-import pytest
+from loopback import free_port, until
 
-MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
-
-
-def free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
-
-
-def until(what, seconds: float = 30.0, why=lambda: "it has not happened"):
-    """The first true value of ``what()``."""
-    limit = time.monotonic() + seconds
-    while not (found := what()):
-        if time.monotonic() > limit:
-            pytest.fail(why())
-        time.sleep(0.05)
-    return found
+MOSQUITTO = shutil.which("mosquitto", path=os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin")))
+"""Tests that start it carry ``needs_program("mosquitto")``."""
 
 
 class Broker:
-    """mosquitto on a free port of loopback."""
+    """Mosquitto on a free port of loopback."""
 
     def __init__(self, folder: Path):
-        if MOSQUITTO is None:
-            pytest.skip("mosquitto is not installed (.ci/run installs it)")
         self.port = free_port()
         settings = folder / "mosquitto.conf"
         settings.write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\npersistence false\n")
         self.process = subprocess.Popen(
-            [MOSQUITTO, "-c", str(settings)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            [str(MOSQUITTO), "-c", str(settings)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
         until(self._open, why=lambda: "mosquitto does not listen")

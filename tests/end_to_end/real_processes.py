@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from federation_harness import SMALL
+from loopback import free_port, until
 from trapped_party import Forked, Trap
 
 from fedgmi_fedml.config import load_config
@@ -25,12 +25,6 @@ CHANGES = (
     *SMALL, "train_args.comm_round=6", "comm_args.heartbeat_seconds=1", "comm_args.silence_seconds=5",
     "comm_args.grace_seconds=3", "comm_args.dial_seconds=60", "comm_args.backoff=[0.2, 1.0]",
 )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
 
 
 class Processes:
@@ -105,11 +99,7 @@ class Processes:
 
     def until(self, what: Callable[[], object], seconds: float = 100) -> None:
         """Wait until ``what()`` is true."""
-        limit = time.monotonic() + seconds
-        while not what():
-            if time.monotonic() > limit:
-                pytest.fail("it has not happened:\n" + "\n".join(f"{n}:\n{self.said(n)[-1500:]}" for n in self.running))
-            time.sleep(0.02)
+        until(what, seconds, lambda: "\n".join(f"{n}:\n{self.said(n)[-1500:]}" for n in self.running))
 
     def rounds(self) -> list[dict[str, Any]]:
         return self._lines("rounds")

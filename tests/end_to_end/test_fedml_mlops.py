@@ -12,13 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
-from fedml_services import Broker, Listener, MutePort, free_port, mqtt_config, until
+from fedml_services import Broker, Listener, MutePort, mqtt_config
+from loopback import free_port, until
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("fedml") is None, reason="FedML is not installed (Python 3.12)"),
 ]
+needs_broker = pytest.mark.needs_program("mosquitto")
 
 # A party's telemetry as the federation writes it, in a process of its own: FedML keeps state in modules and at home.
 PARTY = """
@@ -99,6 +101,7 @@ def listener(broker):
     started.close()
 
 
+@needs_broker
 def test_the_server_reports_each_round_on_the_platforms_topics(tmp_path, broker, listener):
     said, _ = party(tmp_path, broker=broker.config)
     assert said["same"], "FedML must not seed the generators that training draws from"
@@ -127,6 +130,7 @@ def test_the_server_reports_each_round_on_the_platforms_topics(tmp_path, broker,
     assert "a warning in words" not in json.dumps(listener.heard)
 
 
+@needs_broker
 def test_a_silo_sends_its_status_and_phase_and_no_figure_of_its_own(tmp_path, broker, listener):
     said, _ = party(tmp_path, rank=2, broker=broker.config, ending="failed")
     assert said["same"]
@@ -170,6 +174,7 @@ def test_a_platform_that_cannot_be_reached_stops_nothing(tmp_path):
     assert len((tmp_path / "out" / "rounds.jsonl").read_text().splitlines()) == 3
 
 
+@needs_broker
 def test_off_means_no_outbound_attempt_and_the_same_events(tmp_path, broker):
     folders = {name: tmp_path / name for name in ("on", "off")}
     for folder in folders.values():

@@ -137,6 +137,7 @@ def test_a_network_that_is_down_spends_no_rounds(tmp_path, colluders, least):
     rounds = [f for event, f in net.notes if event == "round" and f["phase"] == "rounds"]
     assert [f["survivors"] for f in rounds] == [6, 0, least]
     assert progress.round == 3
+    assert progress.state.digest != Net(tmp_path / "undisturbed", rules).run().state.digest
 
 
 def test_a_candidate_that_no_cohort_trained_is_not_chosen(tmp_path):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
+import transport_kit as kit
 
 from fedgmi_fedml.transport import credentials
 from fedgmi_fedml.transport.api import Arrived, LinkError, Opened
@@ -18,16 +17,6 @@ from fedgmi_fedml.transport.grpc_server import GrpcServer
 from fedgmi_fedml.transport.grpc_silo import GrpcSilo
 from fedgmi_fedml.transport.handshake import explain, is_loopback, split_address
 
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-kit = _load("transport_kit")
 DAY, NOW, QUICK = kit.DAY, kit.NOW, kit.QUICK
 LATER = {"first": NOW + 2 * DAY, "last": NOW + 90 * DAY}
 EARLIER = {"first": NOW - 9 * DAY, "last": NOW - 2 * DAY}
@@ -63,7 +52,7 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     def unjudged(tls: TlsFiles, now: object = None) -> credentials.TlsBytes:
         return credentials.TlsBytes(tls.ca.read_bytes(), tls.certificate.read_bytes(), tls.key.read_bytes())
 
-    for module in ("grpc_server", "grpc_silo", "handshake"):
+    for module in ("credentials", "grpc_silo", "handshake"):
         monkeypatch.setattr(f"fedgmi_fedml.transport.{module}.read_tls", unjudged)
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import pickle
 import random
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
+import transport_kit as kit
 
 from fedgmi_fedml.transport.api import Arrived, Closed, Delivered, LinkError, Lost, Opened, Received
 from fedgmi_fedml.transport.grpc_options import METHOD, grpc
@@ -25,16 +23,6 @@ from fedgmi_fedml.transport.grpc_server import GrpcServer
 from fedgmi_fedml.transport.grpc_silo import GrpcSilo
 from fedgmi_fedml.transport.settings import LinkSettings
 
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-kit = _load("transport_kit")
 QUICK = kit.QUICK
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -11,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import transport_kit as kit
 
 from fedgmi_fedml.transport.api import Arrived, Delivered, Lost, Opened, Received
 from fedgmi_fedml.transport.grpc_server import GrpcServer
@@ -22,15 +21,6 @@ from fedgmi_fedml.transport.grpc_silo import GrpcSilo
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-kit = _load("transport_kit")
 
 PARTY = """
 import resource, sys, time
